@@ -2,3 +2,4 @@ module github.com/org/hostlock-action
 
 go 1.26.0
 
+require golang.org/x/sys v0.50.0

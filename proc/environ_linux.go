@@ -1,0 +1,114 @@
+package proc
+
+import (
+	"slices"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxEnviron is more than execve(2) takes (6 MiB of arguments and environment,
+// fs/exec.c), and a bound on a process that moved its environment by prctl(2).
+const maxEnviron = 8 << 20
+
+// Carrying finds the processes whose environment, as it was at their exec,
+// satisfies match; without ourselves and our ancestors. match must not keep its
+// argument. unreadable counts the processes whose environment we may not read or that
+// we cannot see at all (hidepid; a /proc of another pid namespace counts as one).
+// Kernel threads and zombies have none and do not count.
+//
+// It is one walk in the order of pids while processes come and go: a child
+// that is started meanwhile and gets a lower number is missed, so a caller that must be
+// sure looks again. Reading waits for the other process's memory, which its owner
+// can stall: never call this with a lock that others need.
+func Carrying(match func(environ []byte) bool) (found []Process, unreadable int) {
+	pids, err := pids()
+	if err != nil {
+		return nil, 1
+	}
+	if len(pids) > 0 && pids[0] != 1 {
+		unreadable++ // every namespace has a 1: we are not shown what others run
+	}
+	self := unix.Getpid()
+	skip := []int{self}
+	for _, p := range Ancestors(self) {
+		skip = append(skip, p.PID)
+	}
+	var buf []byte
+	for _, pid := range pids {
+		if slices.Contains(skip, pid) {
+			continue
+		}
+		var ok bool
+		buf, ok = environ(pid, buf)
+		if !ok {
+			unreadable++
+			continue
+		}
+		if len(buf) > 0 && match(buf) {
+			if p, err := Stat(pid); err == nil {
+				found = append(found, p)
+			}
+		}
+	}
+	return found, unreadable
+}
+
+// environ reads a process's environment into buf. It is empty for one that has
+// none or has gone; ok is false if there may be one that we cannot read.
+func environ(pid int, buf []byte) (_ []byte, ok bool) {
+	dir := "/proc/" + strconv.Itoa(pid)
+	for try := 0; ; try++ {
+		var err error
+		buf, err = readEnviron(dir+"/environ", buf)
+		if err == nil && len(buf) > 0 {
+			return buf, true
+		}
+		s, serr := readStat(pid)
+		switch {
+		case gone(serr), s.PID != 0 && (s.kernelThread() || s.corpse()):
+			return buf[:0], true
+		case serr == nil && s.State == 'Z':
+			return threadEnviron(dir+"/task", buf) // the leader has left its threads
+		case err != nil && !gone(err):
+			return buf[:0], false
+		case serr == nil && s.envEnd != 0 && s.envStart == s.envEnd:
+			return buf[:0], true
+		case try == 20:
+			return buf[:0], false
+		}
+		// Within execve: the new memory is there, its environment is not yet.
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// threadEnviron reads the environment through any thread that still has memory.
+func threadEnviron(dir string, buf []byte) (_ []byte, ok bool) {
+	tids, err := numbered(dir)
+	if err != nil {
+		return buf[:0], gone(err)
+	}
+	for _, tid := range tids {
+		buf, err = readEnviron(dir+"/"+strconv.Itoa(tid)+"/environ", buf)
+		if err != nil && !gone(err) {
+			return buf[:0], false
+		}
+		if len(buf) > 0 {
+			return buf, true
+		}
+	}
+	return buf[:0], true
+}
+
+func readEnviron(path string, buf []byte) ([]byte, error) {
+	fd, err := openAt(unix.AT_FDCWD, path, unix.O_RDONLY)
+	if err != nil {
+		return buf[:0], err
+	}
+	defer unix.Close(fd)
+	if cap(buf) == 0 {
+		buf = make([]byte, 0, 16<<10)
+	}
+	return readAll(fd, buf, maxEnviron)
+}

@@ -1,0 +1,77 @@
+package proc
+
+import (
+	"io/fs"
+
+	"golang.org/x/sys/unix"
+)
+
+// readFile reads a small kernel file whole. One longer than max is EFBIG: half
+// a file must not be parsed as if it were all.
+func readFile(path string, max int) ([]byte, error) {
+	return readFileAt(unix.AT_FDCWD, path, path, max)
+}
+
+// readFileAt reads name below the directory dir; errors speak of path.
+func readFileAt(dir int, name, path string, max int) ([]byte, error) {
+	fd, err := openAt(dir, name, unix.O_RDONLY)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	b, err := readAll(fd, nil, max)
+	unix.Close(fd)
+	if err != nil {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: err}
+	}
+	return b, nil
+}
+
+func openAt(dir int, name string, flags int) (int, error) {
+	for {
+		fd, err := unix.Openat(dir, name, flags|unix.O_CLOEXEC, 0)
+		if err != unix.EINTR {
+			return fd, err
+		}
+	}
+}
+
+// readAll reads fd to its end, into buf if that is large enough.
+func readAll(fd int, buf []byte, max int) ([]byte, error) {
+	b := buf[:0]
+	if cap(b) == 0 {
+		b = make([]byte, 0, min(1024, max+1))
+	}
+	for {
+		if len(b) == cap(b) {
+			b = append(b, 0)[:len(b)]
+		}
+		n, err := unix.Read(fd, b[len(b):cap(b)])
+		switch {
+		case err == unix.EINTR:
+		case err != nil:
+			return b, err
+		case n == 0:
+			return b, nil
+		default:
+			b = b[:len(b)+n]
+			if len(b) > max {
+				return b, unix.EFBIG
+			}
+		}
+	}
+}
+
+// readHead reads what one read(2) gives of a file, at most max bytes.
+func readHead(path string, max int) ([]byte, error) {
+	fd, err := openAt(unix.AT_FDCWD, path, unix.O_RDONLY)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	b := make([]byte, max)
+	var n int
+	if err := retry(func() (err error) { n, err = unix.Read(fd, b); return }); err != nil {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: err}
+	}
+	return b[:n], nil
+}

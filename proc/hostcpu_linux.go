@@ -1,0 +1,48 @@
+package proc
+
+import (
+	"io/fs"
+	"time"
+)
+
+// HostCPU reads the machine's CPU counters.
+func HostCPU() (CPUTimes, error) {
+	const path = "/proc/stat"
+	// One line a CPU and one long line of interrupt counters: megabytes on large
+	// machines, of which the first line is wanted.
+	b, err := readHead(path, 512)
+	if err != nil {
+		return CPUTimes{}, err
+	}
+	c, err := parseCPUTimes(b)
+	if err != nil {
+		return CPUTimes{}, &fs.PathError{Op: "parse", Path: path, Err: err}
+	}
+	return c, nil
+}
+
+// HostBusy is how many cores the whole machine used on average over the window
+// that starts now and that it sleeps through: neither idle nor waiting for I/O,
+// without stolen time. A tick is 10 ms, so a window under 100 ms says little.
+func HostBusy(window time.Duration) (cores float64, err error) {
+	before, err := HostCPU()
+	if err != nil {
+		return 0, err
+	}
+	start := time.Now()
+	time.Sleep(window)
+	after, err := HostCPU()
+	if err != nil {
+		return 0, err
+	}
+	return coresUsed(before.Busy, after.Busy, time.Since(start)), nil
+}
+
+// coresUsed turns a difference of ticks into cores. A counter that ran
+// backwards (a CPU taken away) is no use at all, not a large number.
+func coresUsed(before, after uint64, elapsed time.Duration) float64 {
+	if after < before || elapsed <= 0 {
+		return 0
+	}
+	return float64(after-before) / TicksPerSecond / elapsed.Seconds()
+}

@@ -1,0 +1,437 @@
+//go:build linux
+
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/org/hostlock-action/proc"
+)
+
+// A Request asks for the host.
+type Request struct {
+	Mode          Mode
+	Owner         string // a valid owner
+	OwnerDeclared bool   // typed by somebody, not a default
+	Reason        string
+	Cmd           string
+	Worktree      string
+	Job           map[string]string
+	Version       string
+
+	// Anchor is the process whose life is the hold's; the zero Party is this
+	// process itself, which then embodies the ticket.
+	Anchor Party
+	TTL    time.Duration // 0: none
+	Caller Caller
+	// Join allows the request to be answered by a hold that the caller is
+	// already inside of.
+	Join Nesting
+
+	Wait    bool
+	Timeout time.Duration // of the wait; more than 0 if Wait
+
+	StrictReap      bool
+	IgnoreSurvivors bool
+	Gate            Gate
+
+	// Notify is told what the wait is for, at once and whenever that changes.
+	// It is never called under the guard.
+	Notify func(Event)
+}
+
+// Nesting is what to do inside one's own hold.
+type Nesting uint8
+
+const (
+	RefuseNested Nesting = iota // an error: the request could only wait for itself
+	JoinTicket                  // a ticket of its own inside the hold: run
+	JoinHold                    // nothing is taken, and nothing is to be released
+)
+
+// An Event is news for whoever waits.
+type Event struct {
+	Blocker  *Ticket // who is in the way; nil when it is not a ticket
+	Place    int     // live waiters before us that must go first, plus one
+	Deadline time.Time
+	Waited   time.Duration
+	Passed   []*Ticket // holders that were taken over
+	Evicted  bool      // one of them lives: both sets of numbers are suspect
+	Text     string    // anything else: the gate, survivors
+}
+
+// A Hold is the host, taken.
+type Hold struct {
+	Record Record
+	// Outer is the hold that answered a JoinHold request; nothing was taken.
+	Outer *Ticket
+
+	d      *Dir
+	entry  entry
+	lockFD int
+	raw    []byte
+}
+
+// Outcome is the published form of how the hold was taken.
+func (h *Hold) Outcome() string { return h.Record.Outcome }
+
+// an attempt is a request on its way.
+type attempt struct {
+	d    *Dir
+	req  Request
+	hold *Hold
+	// deadline is when the wait ends, on CLOCK_BOOTTIME.
+	deadline time.Duration
+	started  time.Duration
+	lastSeen *Ticket   // who was in the way
+	dead     []*Ticket // passed, and not yet acknowledged
+	evicted  []*Ticket // passed alive, past their ttl
+	waker    *waker
+	own      int // pidfd of the anchor, if that is not this process
+	told     string
+}
+
+// Acquire takes the host, waiting for it if the request says so. Whatever
+// error it returns, nothing is held and no ticket is left.
+func (d *Dir) Acquire(ctx context.Context, req Request) (*Hold, error) {
+	a := &attempt{d: d, req: req, own: -1, started: d.host.now().Boot}
+	if req.Anchor.PID == 0 {
+		a.req.Anchor = d.selfParty()
+	}
+	if a.req.Wait {
+		a.deadline = a.started + req.Timeout
+	}
+	w, err := newWaker(ctx)
+	if err != nil {
+		return nil, d.cannot("wait", err)
+	}
+	a.waker = w
+	defer w.close()
+	if a.req.Anchor.PID != d.host.self.PID {
+		fd, l := d.host.open(a.req.Anchor.Identity)
+		if l == proc.Gone {
+			return nil, &InterruptedError{ErrAnchorGone}
+		}
+		a.own = fd
+		defer func() { unix.Close(a.own) }()
+	}
+	h, err := a.queue(ctx)
+	if err != nil || h.Outer != nil {
+		return h, err
+	}
+	if err := a.settle(ctx); err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+// queue takes a ticket and waits until it is admitted.
+func (a *attempt) queue(ctx context.Context) (*Hold, error) {
+	for {
+		if err := a.over(ctx); err != nil {
+			return nil, err
+		}
+		h, vigil, event, err := a.turn()
+		if err != nil || h != nil {
+			return h, err
+		}
+		a.notify(event)
+		if left := a.deadline - a.d.host.now().Boot; left > 0 {
+			vigil.within(left)
+			vigil.wait(a.waker, a.own)
+		}
+		vigil.close()
+		if err := a.over(ctx); err != nil {
+			a.abandon()
+			return nil, err
+		}
+	}
+}
+
+// over reports why the attempt must not go on, if so.
+func (a *attempt) over(ctx context.Context) error {
+	switch {
+	case ctx.Err() != nil:
+		return &InterruptedError{context.Cause(ctx)}
+	case a.own >= 0 && ready(a.own):
+		return &InterruptedError{ErrAnchorGone}
+	case a.req.Wait && a.d.host.now().Boot >= a.deadline:
+		return &TimeoutError{Waited: a.waited(), Blocker: a.lastSeen}
+	}
+	return nil
+}
+
+func (a *attempt) waited() time.Duration { return a.d.host.now().Boot - a.started }
+
+func (a *attempt) notify(e Event) {
+	if a.req.Notify != nil {
+		e.Waited = a.waited()
+		e.Deadline = a.d.host.now().UTC.Add(a.deadline - a.d.host.now().Boot)
+		a.req.Notify(e)
+	}
+}
+
+// turn is one session under the guard: a ticket if there is none yet, a look
+// at the queue, and the host if nothing is in the way.
+func (a *attempt) turn() (_ *Hold, _ *vigil, _ Event, err error) {
+	d := a.d
+	s, err := d.enter()
+	if err != nil {
+		a.forget()
+		return nil, nil, Event{}, err
+	}
+	defer s.leave()
+	defer func() {
+		if err != nil {
+			a.drop()
+		}
+	}()
+	entries, leavings, err := d.list()
+	if err != nil {
+		return nil, nil, Event{}, d.cannot("list it", err)
+	}
+	for _, n := range leavings {
+		_ = unix.Unlinkat(d.fd, n, 0) // a crash's; in a sticky directory perhaps not ours to remove
+	}
+	seen := make(map[entry]*Ticket)
+	load := func(e entry) *Ticket {
+		t, ok := seen[e]
+		if !ok {
+			t = d.load(e)
+			seen[e] = t
+			d.noteUnseen(t)
+		}
+		return t
+	}
+
+	if a.hold != nil && !a.stillQueued() {
+		// Removed, or passed as left: whoever passed us may hold the host. Our
+		// place is gone, our patience is not: to the end of the queue.
+		a.forget()
+	}
+	held := holders(entries, load)
+	outer, err := inside(a.req.Caller, held)
+	if err != nil {
+		return nil, nil, Event{}, err
+	}
+	c := claim{mode: a.req.Mode}
+	if outer != nil {
+		c.joins, c.chain = outer.Record.ID, chainOf(outer, held)
+		mode, err := nested(a.req, outer, c.chain, held)
+		if err != nil {
+			return nil, nil, Event{}, err
+		}
+		if a.req.Join == JoinHold {
+			return &Hold{d: d, Outer: outer, lockFD: -1}, nil, Event{}, nil
+		}
+		c.mode = mode
+	}
+	if a.hold != nil {
+		c.seq = a.hold.entry.seq
+	}
+	dec := admit(c, entries, load)
+	for _, t := range dec.left {
+		d.clear(t)
+	}
+	if dec.blocker == nil {
+		if kind, t := takeover(dec.passed); kind != NoTakeover && a.req.StrictReap {
+			return nil, nil, Event{}, &ReapRefusedError{Kind: kind, Ticket: t}
+		}
+	} else if !a.req.Wait {
+		return nil, nil, Event{}, &BusyError{Blocker: dec.blocker}
+	}
+	if a.hold == nil {
+		if err := a.take(s, entries, c, dec.blocker == nil); err != nil {
+			return nil, nil, Event{}, d.cannot("take a ticket", err)
+		}
+	} else if dec.blocker == nil {
+		if err := a.hold.update(func(r *Record) { a.held(r) }); err != nil {
+			return nil, nil, Event{}, d.cannot("record the hold", err)
+		}
+	}
+	if dec.blocker != nil {
+		a.lastSeen = dec.blocker
+		return nil, d.watch(dec.blocker), Event{Blocker: dec.blocker, Place: a.place(entries, load, c)}, nil
+	}
+	// A lapsed holder lives and may wake at any time: it is evicted in the
+	// session that admits us. A dead one is marked when its survivors are gone.
+	for _, t := range dec.passed {
+		if t.Standing == Lapsed {
+			if err := d.evict(a.hold, t); err != nil {
+				return nil, nil, Event{}, d.cannot("evict the holder past its ttl", err)
+			}
+		}
+	}
+	return a.hold, nil, Event{}, nil
+}
+
+// nested is the mode in which a request inside a hold is granted, or why not.
+func nested(req Request, outer *Ticket, c chain, held []*Ticket) (Mode, error) {
+	switch {
+	case req.Mode == Exclusive && outer.Mode() == Shared:
+		return 0, &NestedError{Hold: outer, Problem: "this asks for the host alone from inside a shared hold of its own, beside which others may run: ask with --shared, or take the outer hold exclusively"}
+	case req.Join == RefuseNested:
+		return 0, &NestedError{Hold: outer, Problem: "this is already inside a hold of its own and could only wait for itself: release that first, or pass --nested=join"}
+	case req.Join == JoinHold && !c.live:
+		return 0, &NestedError{Hold: outer, Problem: "the hold that this is inside of has lapsed"}
+	case c.exclusive(held):
+		return Exclusive, nil
+	}
+	return req.Mode, nil
+}
+
+// place is our place in the queue, from 1.
+func (a *attempt) place(entries []entry, load func(entry) *Ticket, c claim) int {
+	n := 1
+	for _, e := range entries {
+		if a.hold != nil && e.seq >= a.hold.entry.seq {
+			break
+		}
+		// Counted by name beyond the first hundred: reading a record each
+		// would make every arrival in a long queue read all of it.
+		if n > 100 || load(e).Standing == Waits {
+			n++
+		}
+	}
+	return n
+}
+
+// take makes the ticket. The .lock is locked before it has its name, so that
+// nobody's probe is ever in the way.
+func (a *attempt) take(s *session, entries []entry, c claim, admitted bool) (err error) {
+	d := a.d
+	seq, err := s.next(entries)
+	if err != nil {
+		return err
+	}
+	e := entry{kindExclusive, seq}
+	switch {
+	case c.joins != "":
+		e.kind = kindJoined
+	case c.mode == Shared:
+		e.kind = kindShared
+	}
+	now := d.host.now()
+	req := &a.req
+	h := &Hold{d: d, entry: e, lockFD: -1, Record: Record{
+		Format: Format, Seq: seq, ID: randomHex(16), Mode: c.mode, Phase: Waiting, Joins: c.joins,
+		Owner: req.Owner, OwnerDeclared: req.OwnerDeclared,
+		Reason: Flatten(req.Reason, MaxText), Cmd: Flatten(req.Cmd, MaxText), Worktree: Flatten(req.Worktree, MaxText),
+		Anchor: req.Anchor, Body: d.selfParty(),
+		RequestedAt:    now.Add(a.started - now.Boot),
+		TTLSeconds:     int64(req.TTL / time.Second),
+		MaxHoldSeconds: int64(DefaultMaxHold / time.Second),
+		LockScope:      d.Scope.String(), Version: req.Version, Job: req.Job,
+	}}
+	if req.Wait {
+		deadline := now.Add(a.deadline - now.Boot)
+		h.Record.Deadline = &deadline
+	}
+	// Until a keeper has taken over, the hold lives and dies with us.
+	if admitted {
+		a.held(&h.Record)
+	}
+	fd, tmp, err := d.newFile(nil, 0o666)
+	if err != nil {
+		return err
+	}
+	undo := tmp
+	defer func() {
+		if err != nil {
+			_ = unix.Unlinkat(d.fd, undo, 0)
+			unix.Close(fd)
+		}
+	}()
+	if err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return err
+	}
+	if err = renameNew(d.fd, tmp, e.name()+lockSuffix); err != nil {
+		return err
+	}
+	undo = e.name() + lockSuffix
+	h.lockFD = fd
+	if err = h.write(nil); err != nil {
+		return err
+	}
+	a.hold = h
+	return nil
+}
+
+// held turns a record into that of a holder. Until a keeper has taken over,
+// the hold is anchored to the process that takes it.
+func (a *attempt) held(r *Record) {
+	now := a.d.host.now()
+	r.Phase, r.HeldAt = Held, &now
+	r.Anchor = r.Body
+	// "none" is an assertion, made by the one who knows. What a record does
+	// not say is unknown.
+	none := NoTakeover
+	r.Takeover, r.Gate, r.Survivors = &none, "none", "none"
+	r.Outcome = Acquired.String()
+	if r.Joins != "" {
+		r.Outcome = Joined.String()
+	}
+	if n, err := a.d.host.runnable(); err == nil {
+		r.RunnableAtAcquire = &n
+	}
+	if g := a.req.Gate; g.set() {
+		r.Gate = g.requested()
+	}
+}
+
+// stillQueued reports whether our waiting ticket is still ours and nobody
+// passed it. The caller holds the guard.
+func (a *attempt) stillQueued() bool {
+	n, ok := a.hold.own()
+	return ok && !n.Left
+}
+
+// drop removes our ticket, under the guard.
+func (a *attempt) drop() {
+	if a.hold != nil {
+		_ = a.d.remove(a.hold.entry)
+		a.forget()
+	}
+}
+
+// forget closes our ticket without touching the directory.
+func (a *attempt) forget() {
+	if a.hold != nil {
+		unix.Close(a.hold.lockFD)
+		a.hold = nil
+	}
+}
+
+// abandon leaves the queue. Without the guard the ticket is left to be judged:
+// its kernel lock is free and its process ends.
+func (a *attempt) abandon() {
+	s, err := a.d.enter()
+	if err != nil {
+		a.forget()
+		return
+	}
+	defer s.leave()
+	if _, ok := a.hold.own(); ok {
+		a.drop()
+	}
+	a.forget()
+}
+
+// cannot turns what the kernel refused into the error for an unusable
+// directory; the errors that say more stay as they are.
+func (d *Dir) cannot(what string, err error) error {
+	var u *UnusableError
+	if errors.As(err, &u) {
+		return err
+	}
+	return &UnusableError{Path: d.Path, Problem: fmt.Sprintf("cannot %s", what), Err: err}
+}
+
+func (d *Dir) selfParty() Party {
+	return Party{Identity: d.host.self, UID: unix.Getuid(), Comm: d.comm()}
+}

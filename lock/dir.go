@@ -1,0 +1,378 @@
+//go:build linux
+
+package lock
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/org/hostlock-action/proc"
+)
+
+// A Dir is an open lock directory. Everything in it is reached from its handle,
+// one name at a time, never through a link.
+type Dir struct {
+	Location
+	Problem string // something an admin should know, though the directory works
+	// Warnings are what went wrong beside the lock itself, for the caller to
+	// tell once the guard is left.
+	Warnings []string
+
+	unseen map[entry]Instant // since when this process has seen nothing vouch for a ticket
+
+	fd   int // -1: a directory that does not exist yet, opened to look
+	uid  int
+	host seam
+}
+
+// A seam is what the package knows of the world outside its directory. Only
+// Go code of this package can replace it: whatever could redirect these answers
+// from outside would be a way to steal a lock.
+type seam struct {
+	here proc.Vantage
+	self proc.Identity
+	now  func() Instant
+	look func(proc.Identity) proc.Liveness
+	open func(proc.Identity) (pidfd int, l proc.Liveness)
+	// forebears are the ancestors of this process, nearest first.
+	forebears func() []proc.Process
+	runnable  func() (int, error)
+}
+
+func thisHost() seam {
+	return seam{
+		here:      proc.Here(),
+		self:      proc.Self(),
+		now:       now,
+		look:      proc.Look,
+		open:      proc.Open,
+		forebears: func() []proc.Process { return proc.Ancestors(unix.Getpid()) },
+		runnable:  proc.Runnable,
+	}
+}
+
+// Open opens the lock directory at l, and creates it (one level, mode 01777)
+// if it is missing and the configuration does not name it. Errors are
+// *UnusableError.
+func Open(l Location) (*Dir, error) {
+	d, err := openDir(l)
+	if errors.Is(err, unix.ENOENT) {
+		if l.configured {
+			return nil, &UnusableError{Path: l.Path, Problem: "the configuration names it and it does not exist: create it, or run \"hostlock doctor\""}
+		}
+		if err := createDir(l.Path); err != nil {
+			return nil, &UnusableError{Path: l.Path, Problem: "it does not exist and cannot be created", Err: err}
+		}
+		d, err = openDir(l)
+	}
+	if err != nil {
+		return nil, unusable(l.Path, err)
+	}
+	if err := unix.Faccessat(d.fd, ".", unix.W_OK|unix.X_OK, unix.AT_EACCESS); err != nil {
+		d.Close()
+		return nil, &UnusableError{Path: l.Path, Problem: "it is not writable for uid " + strconv.Itoa(d.uid), Err: err}
+	}
+	d.resolveScope(true)
+	return d, nil
+}
+
+// OpenToLook opens the directory for status and its kind: nothing is created,
+// and a directory that does not exist holds nobody.
+func OpenToLook(l Location) (*Dir, error) {
+	d, err := openDir(l)
+	switch {
+	case errors.Is(err, unix.ENOENT) && !l.configured:
+		return &Dir{Location: l, fd: -1, uid: unix.Geteuid(), host: thisHost()}, nil
+	case errors.Is(err, unix.ENOENT):
+		return nil, &UnusableError{Path: l.Path, Problem: "the configuration names it and it does not exist: create it, or run \"hostlock doctor\""}
+	case err != nil:
+		return nil, unusable(l.Path, err)
+	}
+	d.resolveScope(false)
+	return d, nil
+}
+
+// Close closes the handle. Holds taken through it keep their own descriptors
+// but can no longer be released.
+func (d *Dir) Close() {
+	if d.fd >= 0 {
+		unix.Close(d.fd)
+		d.fd = -1
+	}
+}
+
+func unusable(path string, err error) error {
+	var u *UnusableError
+	if errors.As(err, &u) {
+		return u
+	}
+	switch {
+	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR):
+		return &UnusableError{Path: path, Problem: "it is not a directory (a symbolic link is not followed)", Err: err}
+	case errors.Is(err, unix.EACCES):
+		return &UnusableError{Path: path, Problem: "this user may not open it", Err: err}
+	}
+	return &UnusableError{Path: path, Problem: "it cannot be opened", Err: err}
+}
+
+func openDir(l Location) (*Dir, error) {
+	fd, err := retry(func() (int, error) {
+		return unix.Open(l.Path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	})
+	if err != nil {
+		return nil, err
+	}
+	d := &Dir{Location: l, fd: fd, uid: unix.Geteuid(), host: thisHost()}
+	if err := d.check(); err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return d, nil
+}
+
+// Magic numbers of network file systems (linux/magic.h and the file systems'
+// own headers). A lock there would have to be believed across machines, and
+// flock on some of them is local, on others lost at a server's restart.
+var networkFS = map[int64]string{
+	0x6969: "NFS", 0x517b: "SMB", 0xff534d42: "CIFS", 0xfe534d42: "SMB2", 0x5346414f: "AFS",
+	0x00c36400: "Ceph", 0x01021997: "9P", 0x0bd00bd0: "Lustre", 0x01161970: "GFS2", 0x7461636f: "OCFS2", 0x73757245: "Coda",
+}
+
+func (d *Dir) check() error {
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(d.fd, &fs); err != nil {
+		return &UnusableError{Path: d.Path, Problem: "its file system cannot be told", Err: err}
+	}
+	if name, bad := networkFS[int64(fs.Type)&0xffffffff]; bad {
+		return &UnusableError{Path: d.Path, Problem: "it is on a network file system (" + name + "): use a directory of this machine"}
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(d.fd, &st); err != nil {
+		return &UnusableError{Path: d.Path, Problem: "it cannot be examined", Err: err}
+	}
+	if st.Uid != 0 && int(st.Uid) != d.uid {
+		d.Problem = fmt.Sprintf("the directory belongs to uid %d, who can delete anybody's ticket", st.Uid)
+	} else if st.Mode&0o022 != 0 && st.Mode&unix.S_ISVTX == 0 {
+		d.Problem = "the directory is writable for others and not sticky: anybody can delete anybody's ticket (chmod 1777)"
+	}
+	return nil
+}
+
+// createDir makes the directory under a temporary name and renames it, so that
+// no crash leaves one behind that is closed to other users.
+func createDir(path string) error {
+	tmp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"-"+randomHex(8))
+	if err := unix.Mkdir(tmp, 0o700); err != nil {
+		return err
+	}
+	fd, err := unix.Open(tmp, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err == nil {
+		err = unix.Fchmod(fd, 0o1777)
+		unix.Close(fd)
+	}
+	if err == nil {
+		err = renameNew(unix.AT_FDCWD, tmp, path)
+	}
+	if err != nil {
+		_ = unix.Rmdir(tmp)
+		if errors.Is(err, unix.EEXIST) {
+			return nil // somebody else made it
+		}
+	}
+	return err
+}
+
+// renameNew renames without ever replacing.
+func renameNew(dirfd int, from, to string) error {
+	err := unix.Renameat2(dirfd, from, dirfd, to, unix.RENAME_NOREPLACE)
+	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) {
+		return err
+	}
+	// A file system without the flag: a hard link never replaces either, and
+	// a directory is only renamed over an empty one.
+	var st unix.Stat_t
+	if unix.Fstatat(dirfd, from, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		return unix.Renameat(dirfd, from, dirfd, to)
+	}
+	if err := unix.Linkat(dirfd, from, dirfd, to, 0); err != nil {
+		return err
+	}
+	return unix.Unlinkat(dirfd, from, 0)
+}
+
+var errNotRegular = errors.New("it is not a plain file of this directory")
+
+// openFile opens a file of the directory. A link, a FIFO, a device, and a file
+// that has another name somewhere are refused: a peer may have put them there.
+func (d *Dir) openFile(name string, flags int) (int, unix.Stat_t, error) {
+	var st unix.Stat_t
+	fd, err := retry(func() (int, error) {
+		return unix.Openat(d.fd, name, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
+	})
+	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.EISDIR) {
+		return -1, st, errNotRegular
+	}
+	if err != nil {
+		return -1, st, err
+	}
+	if err := unix.Fstat(fd, &st); err != nil {
+		unix.Close(fd)
+		return -1, st, err
+	}
+	// Nlink 0 is a file that was replaced or removed since it was opened.
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink > 1 {
+		unix.Close(fd)
+		return -1, st, errNotRegular
+	}
+	return fd, st, nil
+}
+
+// readFile reads at most max bytes of a file of the directory.
+func (d *Dir) readFile(name string, max int) ([]byte, unix.Stat_t, error) {
+	fd, st, err := d.openFile(name, unix.O_RDONLY)
+	if err != nil {
+		return nil, st, err
+	}
+	defer unix.Close(fd)
+	b, err := readUpTo(fd, max)
+	return b, st, err
+}
+
+func readUpTo(fd, max int) ([]byte, error) {
+	var st unix.Stat_t
+	size := 1024
+	if unix.Fstat(fd, &st) == nil && st.Size < int64(max) {
+		size = int(st.Size) + 1
+	} else {
+		size = max + 1
+	}
+	b := make([]byte, size)
+	n := 0
+	for n < len(b) {
+		m, err := retry(func() (int, error) { return unix.Pread(fd, b[n:], int64(n)) })
+		if err != nil {
+			return nil, err
+		}
+		if m == 0 {
+			break
+		}
+		n += m
+	}
+	if n > max {
+		return nil, errors.New("it is too large")
+	}
+	return b[:n], nil
+}
+
+// newFile creates a file under a random temporary name, filled and with mode,
+// whatever the umask; the caller renames it. It stays open.
+func (d *Dir) newFile(content []byte, mode uint32) (fd int, tmp string, err error) {
+	tmp = tmpPrefix + randomHex(8)
+	fd, err = retry(func() (int, error) {
+		return unix.Openat(d.fd, tmp, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	})
+	if err != nil {
+		return -1, "", err
+	}
+	if err = unix.Fchmod(fd, mode); err == nil {
+		err = writeAt(fd, content, 0)
+	}
+	if err != nil {
+		unix.Close(fd)
+		_ = unix.Unlinkat(d.fd, tmp, 0)
+		return -1, "", err
+	}
+	return fd, tmp, nil
+}
+
+// replaceFile writes a file whole or not at all.
+func (d *Dir) replaceFile(name string, content []byte, mode uint32) error {
+	fd, tmp, err := d.newFile(content, mode)
+	if err != nil {
+		return err
+	}
+	unix.Close(fd)
+	if err := unix.Renameat(d.fd, tmp, d.fd, name); err != nil {
+		_ = unix.Unlinkat(d.fd, tmp, 0)
+		return err
+	}
+	return nil
+}
+
+func writeAt(fd int, b []byte, off int64) error {
+	for len(b) > 0 {
+		n, err := retry(func() (int, error) { return unix.Pwrite(fd, b, off) })
+		if err != nil {
+			return err
+		}
+		b, off = b[n:], off+int64(n)
+	}
+	return nil
+}
+
+// tmpPrefix begins the names of files that are being made. All are made under
+// the guard, so whoever holds the guard and sees one sees a crash's leavings.
+const tmpPrefix = ".new-"
+
+// names lists the directory.
+func (d *Dir) names() ([]string, error) {
+	if d.fd < 0 {
+		return nil, nil
+	}
+	fd, err := retry(func() (int, error) {
+		return unix.Openat(d.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	var names []string
+	buf := make([]byte, 16<<10)
+	for {
+		n, err := retry(func() (int, error) { return unix.ReadDirent(fd, buf) })
+		if err != nil {
+			return nil, err
+		}
+		if n <= 0 {
+			return names, nil
+		}
+		_, _, names = unix.ParseDirent(buf[:n], -1, names)
+	}
+}
+
+func randomHex(size int) string {
+	b := make([]byte, size)
+	for n := 0; n < len(b); {
+		m, err := unix.Getrandom(b[n:], 0)
+		if err != nil && err != unix.EINTR {
+			// Never seen since Linux 3.17; an id that is not random would be
+			// a hold that somebody else can name.
+			panic("hostlock: getrandom: " + err.Error())
+		}
+		if m > 0 {
+			n += m
+		}
+	}
+	const digits = "0123456789abcdef"
+	var out strings.Builder
+	for _, c := range b {
+		out.WriteByte(digits[c>>4])
+		out.WriteByte(digits[c&15])
+	}
+	return out.String()
+}
+
+// retry repeats a call that a signal interrupted.
+func retry(call func() (int, error)) (int, error) {
+	for {
+		n, err := call()
+		if err != unix.EINTR {
+			return n, err
+		}
+	}
+}

@@ -1,0 +1,139 @@
+//go:build linux
+
+package lock
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	historyFile = "history.jsonl"
+	// maxHistory is the size in bytes past which the older half goes.
+	maxHistory = 1 << 20
+)
+
+// How a hold ended.
+const (
+	endReleased  = "released"
+	endTakenOver = "taken_over"
+	endRemoved   = "forced" // by release --force, or acknowledged by reap
+)
+
+// A Past is one finished hold. Peers wrote it: it has been cleaned like a
+// record.
+type Past struct {
+	Record
+	UID      int       `json:"uid"` // owner of the ticket, by the kernel
+	End      string    `json:"end"`
+	EndedAt  time.Time `json:"ended_at"`
+	EndedBy  int       `json:"ended_by_uid"`
+	WaitSecs float64   `json:"wait_secs"`
+	HeldSecs float64   `json:"held_secs"`
+}
+
+// finish appends a hold to the history. That it cannot is a warning, for the
+// host is free all the same. The caller holds the guard.
+func (d *Dir) finish(r *Record, uid int, end string) {
+	if r.Phase != Held || r.HeldAt == nil {
+		return
+	}
+	past := Past{Record: *r, UID: uid, End: end, EndedAt: d.host.now().UTC, EndedBy: d.uid,
+		WaitSecs: max(0, r.HeldAt.Boot-r.RequestedAt.Boot).Seconds(), HeldSecs: d.age(r, *r.HeldAt).Seconds()}
+	line, err := json.Marshal(past)
+	if err == nil {
+		err = d.appendHistory(append(line, '\n'))
+	}
+	if err != nil {
+		d.Warnings = append(d.Warnings, "the history of "+d.Path+" could not be written: "+err.Error())
+	}
+}
+
+func (d *Dir) appendHistory(line []byte) error {
+	fd, st, err := d.openFile(historyFile, unix.O_RDWR)
+	if errors.Is(err, unix.ENOENT) {
+		var tmp string
+		if fd, tmp, err = d.newFile(nil, 0o666); err != nil {
+			return err
+		}
+		st = unix.Stat_t{}
+		if err = renameNew(d.fd, tmp, historyFile); err != nil {
+			_ = unix.Unlinkat(d.fd, tmp, 0)
+		}
+	}
+	if err != nil {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+		return err
+	}
+	defer unix.Close(fd)
+	size := st.Size
+	if size > maxHistory {
+		if size, err = halve(fd, size); err != nil {
+			return err
+		}
+	}
+	if size > 0 {
+		var last [1]byte
+		if _, err := unix.Pread(fd, last[:], size-1); err == nil && last[0] != '\n' {
+			line = append([]byte{'\n'}, line...) // the last line was torn by a crash
+		}
+	}
+	if err := writeAt(fd, line, size); err != nil {
+		_ = unix.Ftruncate(fd, size) // not half a line
+		return err
+	}
+	return nil
+}
+
+// halve keeps the newest half of the history, in place: in a sticky directory
+// the file may be another user's and cannot be renamed over.
+func halve(fd int, size int64) (int64, error) {
+	keep := make([]byte, min(size, 2*maxHistory)/2)
+	n, err := unix.Pread(fd, keep, size-int64(len(keep)))
+	if err != nil {
+		return size, err
+	}
+	keep = keep[:n]
+	if i := bytes.IndexByte(keep, '\n'); i >= 0 {
+		keep = keep[i+1:]
+	}
+	if err := unix.Ftruncate(fd, 0); err != nil {
+		return size, err
+	}
+	return int64(len(keep)), writeAt(fd, keep, 0)
+}
+
+// History reads the finished holds, the oldest first. Lines that are damaged
+// are passed over.
+func (d *Dir) History() ([]Past, error) {
+	if d.fd < 0 {
+		return nil, nil
+	}
+	text, _, err := d.readFile(historyFile, 4*maxHistory)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, d.cannot("read its history", err)
+	}
+	var all []Past
+	for line := range bytes.SplitSeq(text, []byte{'\n'}) {
+		p := Past{Record: Record{Mode: noMode, Phase: noPhase}}
+		if len(line) == 0 || len(line) > maxRecord || json.Unmarshal(line, &p) != nil {
+			continue
+		}
+		if p.Mode == noMode || !hexID(p.ID) {
+			continue
+		}
+		p.Record.clean()
+		p.End = token(p.End)
+		all = append(all, p)
+	}
+	return all, nil
+}

@@ -1,0 +1,171 @@
+//go:build linux
+
+package lock
+
+import (
+	"bytes"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// own reports whether the hold's ticket is still in its place, and what others
+// noted on it. The caller holds the guard.
+func (h *Hold) own() (note, bool) {
+	var mine, named unix.Stat_t
+	if h.lockFD < 0 || unix.Fstat(h.lockFD, &mine) != nil {
+		return note{}, false
+	}
+	if unix.Fstatat(h.d.fd, h.entry.name()+lockSuffix, &named, unix.AT_SYMLINK_NOFOLLOW) != nil ||
+		mine.Dev != named.Dev || mine.Ino != named.Ino {
+		return note{}, false
+	}
+	if mine.Size == 0 {
+		return note{}, true
+	}
+	b, err := readUpTo(h.lockFD, maxNote)
+	if err != nil {
+		return note{}, true
+	}
+	return parseNote(b), true
+}
+
+// write puts the record in its place, whole. The caller holds the guard.
+func (h *Hold) write(base []byte) error {
+	b, err := h.Record.encode(base)
+	if err != nil {
+		return err
+	}
+	if err := h.d.replaceFile(h.entry.name()+recordSuffix, b, 0o644); err != nil {
+		return err
+	}
+	h.raw = b
+	return nil
+}
+
+// update changes the record; if it cannot be written, nothing has changed. The
+// caller holds the guard.
+func (h *Hold) update(change func(*Record)) error {
+	old := h.Record
+	change(&h.Record)
+	if err := h.write(h.raw); err != nil {
+		h.Record = old
+		return err
+	}
+	return nil
+}
+
+// amend is update in a session of its own, and only while the ticket is ours:
+// a result must never be written onto a successor's record.
+func (h *Hold) amend(change func(*Record)) error {
+	s, err := h.d.enter()
+	if err != nil {
+		return err
+	}
+	defer s.leave()
+	if err := h.lost(); err != nil {
+		return err
+	}
+	if err := h.update(change); err != nil {
+		return h.d.cannot("record the hold", err)
+	}
+	return nil
+}
+
+// lost tells how a hold was taken from us; nil if it was not.
+func (h *Hold) lost() error {
+	n, ok := h.own()
+	switch {
+	case !ok:
+		return &TakenOverError{}
+	case n.Takeover != NoTakeover:
+		// A mark alone takes nothing; whoever wrote it as a takeover did so
+		// because by our own record we were past our ttl.
+		if h.lapsed() {
+			return &TakenOverError{Kind: n.Takeover, By: n.By}
+		}
+	}
+	return nil
+}
+
+func (h *Hold) lapsed() bool {
+	ttl := h.Record.TTL()
+	return ttl > 0 && h.Record.HeldAt != nil && h.d.age(&h.Record, *h.Record.HeldAt) >= ttl
+}
+
+// Release gives the host back. A *TakenOverError means that it was not ours to
+// the end; then nothing of a successor's is touched. On any other error the
+// ticket may still be there and ends with this process.
+func (h *Hold) Release() error {
+	if h.Outer != nil {
+		return nil
+	}
+	s, err := h.d.enter()
+	if err != nil {
+		return err
+	}
+	defer s.leave()
+	lost := h.lost()
+	if _, ok := h.own(); ok {
+		end := endReleased
+		if lost != nil {
+			end = endTakenOver
+		}
+		h.d.finish(&h.Record, unix.Geteuid(), end)
+		if err := h.d.remove(h.entry); err != nil {
+			return h.d.cannot("remove the ticket", err)
+		}
+	}
+	// Closed, not unlocked: a descriptor that is shared with a keeper would
+	// lose the lock for both.
+	unix.Close(h.lockFD)
+	h.lockFD = -1
+	return lost
+}
+
+// evict takes the host from a holder that lives past its own ttl, or is dead
+// and drained. The caller holds the guard and has just been admitted.
+func (d *Dir) evict(h *Hold, t *Ticket) error {
+	by := ""
+	if h != nil {
+		by = h.Record.ID
+	}
+	if err := d.mark(t, by); err != nil {
+		return err
+	}
+	if t.Record != nil {
+		d.finish(t.Record, t.UID, endTakenOver)
+	}
+	if h == nil {
+		return nil
+	}
+	return h.update(func(r *Record) {
+		kind := t.Kind
+		if r.Takeover != nil && *r.Takeover == TTLExpired {
+			kind = TTLExpired // the gravest is the one to report
+		}
+		r.Takeover = &kind
+		r.Previous = &Previous{ID: t.ID(), Owner: t.ownerText()}
+		if r.Joins == "" {
+			r.Outcome = AcquiredAfterReap.With(kind)
+		}
+	})
+}
+
+func (t *Ticket) ownerText() string {
+	if t.Record == nil {
+		return ""
+	}
+	return t.Record.Owner
+}
+
+// comm is the name of this process, by prctl(PR_GET_NAME).
+func (d *Dir) comm() string {
+	var buf [16]byte
+	if err := unix.Prctl(unix.PR_GET_NAME, uintptr(unsafe.Pointer(&buf[0])), 0, 0, 0); err != nil {
+		return ""
+	}
+	name, _, _ := bytes.Cut(buf[:], []byte{0})
+	return strings.ToValidUTF8(string(name), "?")
+}

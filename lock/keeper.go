@@ -1,0 +1,250 @@
+//go:build linux
+
+package lock
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/org/hostlock-action/proc"
+)
+
+// A keeper is the process that embodies a hold whose taker ends at once (the
+// acquire command, a job hook). Those who can see the anchor do not need it. It is
+// there for those who cannot, in other containers, to whom only the kernel lock
+// says that somebody lives, and so that the kernel frees a dead pod's ticket.
+
+// KeeperCommand is the hidden command that a keeper runs as.
+const KeeperCommand = "keeper"
+
+// The descriptors that a keeper gets beside an empty stdio.
+const (
+	keeperLockFD = 3 + iota
+	keeperPipeFD
+	keeperDirFD
+)
+
+// orders is what the taker tells its keeper.
+type orders struct {
+	Record Record
+	Path   string
+}
+
+const (
+	keeperReady  = "ready"
+	keeperCommit = "commit"
+)
+
+// HandOver anchors the hold to another process and leaves it to a keeper. The
+// real anchor and the keeper are recorded last: until then the hold ends with this
+// process. On an error the hold is as it was.
+func (h *Hold) HandOver(anchor Party) error {
+	if err := h.handOver(anchor); err != nil {
+		return fmt.Errorf("the hold cannot be handed to a keeper: %w", err)
+	}
+	return nil
+}
+
+func (h *Hold) handOver(anchor Party) error {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	ours := os.NewFile(uintptr(pair[0]), "keeper")
+	defer ours.Close()
+	pid, err := spawnKeeper(h, pair[1])
+	unix.Close(pair[1])
+	if err != nil {
+		return err
+	}
+	keeper, err := proc.Identify(pid)
+	if err != nil {
+		return err
+	}
+	told := h.Record
+	told.Anchor = anchor
+	if err := json.NewEncoder(ours).Encode(orders{told, h.d.Path}); err != nil {
+		return err
+	}
+	answer, err := bufio.NewReader(ours).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if answer = strings.TrimSpace(answer); answer != keeperReady {
+		if answer == "" {
+			answer = "it ended before it was ready"
+		}
+		return errors.New(answer)
+	}
+	err = h.amend(func(r *Record) {
+		r.Anchor = anchor
+		r.Body = Party{Identity: keeper, UID: unix.Getuid(), Comm: "hostlock"}
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := io.WriteString(ours, keeperCommit+"\n"); err != nil {
+		return err
+	}
+	unix.Close(h.lockFD)
+	h.lockFD = -1
+	return nil
+}
+
+func spawnKeeper(h *Hold, pipe int) (pid int, err error) {
+	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(null)
+	// What our caller left open must not live on in the keeper: a log pipe
+	// that never closes, another tool's lock. Nothing else is started from here.
+	if err := unix.CloseRange(3, 1<<31, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		closeOnExec()
+	}
+	n := uintptr(null)
+	return syscall.ForkExec("/proc/self/exe", []string{"hostlock", KeeperCommand, h.d.Path, h.entry.name()}, &syscall.ProcAttr{
+		Dir:   "/",
+		Env:   []string{},
+		Files: []uintptr{n, n, n, uintptr(h.lockFD), uintptr(pipe), uintptr(h.d.fd)},
+		Sys:   &syscall.SysProcAttr{Setsid: true},
+	})
+}
+
+// closeOnExec is for kernels without CLOSE_RANGE_CLOEXEC (before 5.11).
+func closeOnExec() {
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
+		return
+	}
+	for fd := 3; fd < int(min(limit.Cur, 1<<16)); fd++ {
+		unix.CloseOnExec(fd)
+	}
+}
+
+// Keep is the life of a keeper; it returns its exit status. It signals nobody,
+// and has no timer unless its anchor cannot be watched.
+func Keep() int {
+	name := [16]byte{}
+	copy(name[:], "hostlock")
+	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&name[0])), 0, 0, 0)
+	for fd := keeperLockFD; fd <= keeperDirFD; fd++ {
+		var st unix.Stat_t
+		if unix.Fstat(fd, &st) != nil {
+			return 1 // started by hand: there is nothing to keep
+		}
+		unix.CloseOnExec(fd)
+	}
+	pipe := os.NewFile(keeperPipeFD, "taker")
+	k, err := newKeeper(pipe)
+	if err != nil {
+		fmt.Fprintln(pipe, Flatten(err.Error(), MaxText))
+		return 1
+	}
+	if _, err := fmt.Fprintln(pipe, keeperReady); err != nil || !k.committed() {
+		// The taker died, or gave up: it no longer embodies the ticket, and we
+		// were never told to.
+		k.give()
+		return 1
+	}
+	pipe.Close()
+	for !k.over() {
+		k.sleep()
+	}
+	return 0
+}
+
+type keeper struct {
+	hold   *Hold
+	anchor proc.Identity
+	taker  *bufio.Reader
+	vigil  vigil
+}
+
+func newKeeper(pipe io.Reader) (*keeper, error) {
+	var o orders
+	in := bufio.NewReader(pipe)
+	line, err := in.ReadBytes('\n')
+	if err == nil {
+		err = json.Unmarshal(line, &o)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the keeper was not told what to keep: %w", err)
+	}
+	d := &Dir{Location: Location{Path: o.Path}, fd: keeperDirFD, uid: unix.Geteuid(), host: thisHost()}
+	e := entry{kindExclusive, o.Record.Seq}
+	switch {
+	case o.Record.Joins != "":
+		e.kind = kindJoined
+	case o.Record.Mode == Shared:
+		e.kind = kindShared
+	}
+	k := &keeper{hold: &Hold{Record: o.Record, d: d, entry: e, lockFD: keeperLockFD}, anchor: o.Record.Anchor.Identity, taker: in}
+	if fd := d.watchFile(e.name() + lockSuffix); fd >= 0 {
+		k.vigil.add(fd)
+	} else {
+		k.vigil.within(blindLook)
+	}
+	if fd, l := d.host.open(k.anchor); fd >= 0 {
+		k.vigil.add(fd)
+	} else if l == proc.Gone {
+		return nil, ErrAnchorGone
+	} else {
+		k.vigil.within(blindLook)
+	}
+	return k, nil
+}
+
+// committed waits for the taker's last word.
+func (k *keeper) committed() bool {
+	line, err := k.taker.ReadString('\n')
+	return err == nil && strings.TrimSpace(line) == keeperCommit
+}
+
+// give releases a ticket that was never handed over whole.
+func (k *keeper) give() {
+	if s, err := k.hold.d.enter(); err == nil {
+		defer s.leave()
+		if _, ok := k.hold.own(); ok {
+			_ = k.hold.d.remove(k.hold.entry)
+		}
+	}
+}
+
+// over reports whether there is nothing left to keep: the anchor is proven
+// gone, or the ticket is no longer ours.
+func (k *keeper) over() bool {
+	if k.hold.d.host.look(k.anchor) == proc.Gone {
+		return true
+	}
+	s, err := k.hold.d.enter()
+	if err != nil {
+		return false // whoever has the guard is stuck; that frees nothing
+	}
+	defer s.leave()
+	if k.hold.lost() == nil {
+		return false
+	}
+	if _, ok := k.hold.own(); ok {
+		_ = k.hold.d.remove(k.hold.entry) // marked by another user, who could not
+	}
+	return true
+}
+
+func (k *keeper) sleep() {
+	poll(k.vigil.fds, k.vigil.limit)
+	// One event is enough to look once; what else is queued was seen by that.
+	var buf [4096]byte
+	for _, f := range k.vigil.fds {
+		_, _ = unix.Read(int(f.Fd), buf[:]) // EINVAL on a pidfd
+	}
+}

@@ -1,0 +1,113 @@
+//go:build linux
+
+package lock
+
+import "github.com/org/hostlock-action/proc"
+
+// Release gives back a hold that another process of the same job took: the one
+// with an id, else the one the caller is inside of. Without force it must be the
+// caller's; with force any of the caller's uid, and for root any.
+//
+// ErrNotHeld: there is none. *NotOursError: it is somebody else's, and nothing
+// was done.
+func (d *Dir) Release(id string, c Caller, force bool) (*Ticket, error) {
+	if d.fd < 0 {
+		return nil, ErrNotHeld
+	}
+	s, err := d.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer s.leave()
+	entries, _, err := d.list()
+	if err != nil {
+		return nil, d.cannot("list it", err)
+	}
+	held := holders(entries, d.load)
+	t, err := choose(id, c, held, force)
+	if err != nil {
+		return t, err
+	}
+	end := endReleased
+	if force {
+		end = endRemoved
+	}
+	if err := d.remove(t.entry); err != nil {
+		return t, d.cannot("remove the ticket", err)
+	}
+	if t.Record != nil {
+		d.finish(t.Record, t.UID, end)
+	}
+	return t, nil
+}
+
+// choose decides which hold a release is about, and whether the caller may.
+func choose(id string, c Caller, held []*Ticket, force bool) (*Ticket, error) {
+	mine := func(t *Ticket) bool { return t.UID == c.UID || c.UID == 0 && force }
+	var t *Ticket
+	if id != "" {
+		for _, h := range held {
+			if h.ID() == id {
+				t = h
+			}
+		}
+	} else {
+		var err error
+		if t, err = inside(c, held); err != nil {
+			return nil, err
+		}
+		if t == nil && force {
+			for _, h := range held {
+				if mine(h) {
+					t = h
+					break
+				}
+			}
+		}
+	}
+	switch {
+	case t == nil:
+		for _, h := range held {
+			if h.Standing != Over {
+				return h, &NotOursError{h}
+			}
+		}
+		return nil, ErrNotHeld
+	case !mine(t):
+		return t, &NotOursError{t}
+	case !force && t.Record != nil && t.Record.Embodied() && t.anchor != proc.Gone:
+		return t, &NotOursError{t}
+	}
+	return t, nil
+}
+
+// Reap acknowledges the dead holders of a STALE lock and takes their tickets
+// away; it returns them. It kills nobody and leaves the living, lapsed or not, as
+// they are.
+func (d *Dir) Reap() ([]*Ticket, error) {
+	if d.fd < 0 {
+		return nil, nil
+	}
+	s, err := d.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer s.leave()
+	entries, _, err := d.list()
+	if err != nil {
+		return nil, d.cannot("list it", err)
+	}
+	var reaped []*Ticket
+	for _, e := range entries {
+		t := d.load(e)
+		d.noteUnseen(t)
+		if t.Standing != Dead {
+			continue
+		}
+		if err := d.evict(nil, t); err != nil {
+			return reaped, d.cannot("acknowledge the dead holder", err)
+		}
+		reaped = append(reaped, t)
+	}
+	return reaped, nil
+}

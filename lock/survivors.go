@@ -1,0 +1,256 @@
+//go:build linux
+
+package lock
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/org/hostlock-action/proc"
+)
+
+const (
+	// idleBelow is the share of a core under which a survivor is a daemon that
+	// may stay, over a window of idleWindow.
+	idleBelow  = 0.05
+	idleWindow = time.Second
+	// drainPatience bounds what all that come after a dead holder wait for its
+	// survivors, together: one orphan that spins for ever must not cost every
+	// later job its whole patience.
+	drainPatience = 15 * time.Minute
+)
+
+// The environment variables by which a dead holder's processes are known.
+const (
+	EnvHoldID     = "HOSTLOCK_HOLD_ID"
+	envTrackingID = "RUNNER_TRACKING_ID"
+	jobTrackingID = "runner_tracking_id" // in a record's job
+)
+
+// leftBehind matches the environment of what the dead holders started.
+func leftBehind(dead []*Ticket) func(environ []byte) bool {
+	return func(environ []byte) bool {
+		return slices.ContainsFunc(dead, func(t *Ticket) bool {
+			r := t.Record
+			if r == nil {
+				return false
+			}
+			return proc.HasEnv(environ, EnvHoldID, r.ID) ||
+				t.anchor == proc.Gone && proc.HasEnv(environ, envTrackingID, r.Job[jobTrackingID])
+		})
+	}
+}
+
+func describe(p proc.Process) string {
+	return fmt.Sprintf("%d (%s, uid %d)", p.PID, Flatten(p.Comm, 64), p.UID)
+}
+
+// drain waits for what dead holders left running, kills nobody, and returns
+// the record's word for what it found. Idle daemons are named and left.
+func (a *attempt) drain(ctx context.Context, dead []*Ticket) (string, error) {
+	drained := make(map[int]bool)
+	for {
+		found, unreadable := proc.Carrying(leftBehind(dead))
+		ids := make([]proc.Identity, 0, len(found))
+		var who []proc.Process
+		for _, p := range found {
+			if id, err := proc.Identify(p.PID); err == nil && id.Start == p.Start {
+				ids, who = append(ids, id), append(who, p)
+			}
+		}
+		var busy []proc.Identity
+		var names []string
+		idle := 0
+		if len(ids) > 0 {
+			for i, used := range proc.Busy(ids, idleWindow) {
+				switch {
+				case a.d.host.look(ids[i]) == proc.Gone:
+					drained[ids[i].PID] = true
+				case used < idleBelow:
+					idle++
+					a.say("left running by the dead holder, idle, and let be: " + describe(who[i]))
+				default:
+					busy, names = append(busy, ids[i]), append(names, describe(who[i]))
+				}
+			}
+		}
+		if len(busy) == 0 {
+			switch {
+			case unreadable > 0:
+				return "unknown", nil
+			case idle > 0:
+				return "idle:" + strconv.Itoa(idle), nil
+			case len(drained) > 0:
+				return "drained:" + strconv.Itoa(len(drained)), nil
+			}
+			return "none", nil
+		}
+		left, err := a.drainTime(dead)
+		if err != nil {
+			return "", err
+		}
+		switch {
+		case left <= 0:
+			a.say(fmt.Sprintf("WARNING: still busy %s after their holder died, and not waited for any longer: %s. The measurement runs beside them", drainPatience, join(names)))
+			return "busy:" + strconv.Itoa(len(busy)), nil
+		case !a.req.Wait:
+			return "", &BusyError{Reason: "the last holder died and left running: " + join(names)}
+		}
+		a.say("waiting for what a dead holder left running: " + join(names))
+		vigil := new(vigil)
+		vigil.within(left)
+		vigil.within(a.deadline - a.d.host.now().Boot)
+		for _, id := range busy {
+			if a.d.watchProcess(vigil, id) {
+				drained[id.PID] = true
+			} else {
+				vigil.within(blindLook)
+			}
+		}
+		vigil.wait(a.waker, a.own)
+		vigil.close()
+		if err := a.over(ctx); err != nil {
+			if timeout, ok := err.(*TimeoutError); ok {
+				timeout.Survivors = names
+			}
+			return "", err
+		}
+	}
+}
+
+func join(names []string) string {
+	const most = 5
+	out := ""
+	for i, n := range names {
+		if i == most {
+			return out + fmt.Sprintf(" and %d more", len(names)-most)
+		}
+		if i > 0 {
+			out += ", "
+		}
+		out += n
+	}
+	return out
+}
+
+// drainTime is what is left of the patience with the survivors of these
+// tickets. The first to ask begins it, for all who come after.
+func (a *attempt) drainTime(dead []*Ticket) (time.Duration, error) {
+	d := a.d
+	s, err := d.enter()
+	if err != nil {
+		return 0, err
+	}
+	defer s.leave()
+	left := drainPatience
+	for _, t := range dead {
+		now := d.load(t.entry)
+		if n := now.note.Drain; n != nil {
+			left = min(left, drainPatience-d.since(n.Instant, n.BootID, n.TimeNS))
+		} else if now.Standing == Dead {
+			_ = d.writeNote(t.entry, func(n *note) { n.Drain = d.noted() })
+		}
+	}
+	return left, nil
+}
+
+// settle makes a hold out of an admission: what a dead holder left behind is
+// waited for, the takeover is noted, the gate is passed. On an error nothing
+// is held.
+func (a *attempt) settle(ctx context.Context) (err error) {
+	h := a.hold
+	defer func() {
+		if err != nil {
+			if released := h.Release(); released != nil && h.lockFD >= 0 {
+				unix.Close(h.lockFD) // the ticket has lost its kernel lock and ends with us
+				h.lockFD = -1
+			}
+		}
+	}()
+	if a.evicted != nil {
+		a.notify(Event{Passed: a.evicted, Evicted: true})
+	}
+	if len(a.dead) > 0 {
+		survivors := "unknown"
+		if !a.req.IgnoreSurvivors {
+			if survivors, err = a.drain(ctx, a.dead); err != nil {
+				return err
+			}
+		}
+		if err := a.acknowledge(survivors); err != nil {
+			return err
+		}
+	}
+	return a.gate(ctx)
+}
+
+// acknowledge marks the dead. The takeover is recorded by whoever writes the
+// mark: of two shared holders that saw the same dead one, one.
+func (a *attempt) acknowledge(survivors string) error {
+	h, d := a.hold, a.d
+	s, err := d.enter()
+	if err != nil {
+		return err
+	}
+	var passed []*Ticket
+	err = h.lost()
+	for _, t := range a.dead {
+		if err != nil {
+			break
+		}
+		if t := d.load(t.entry); t.Standing == Dead {
+			if err = d.evict(h, t); err == nil {
+				passed = append(passed, t)
+			}
+		}
+	}
+	if err == nil {
+		err = h.update(func(r *Record) { r.Survivors = survivors })
+	}
+	s.leave()
+	if err != nil {
+		return d.cannot("acknowledge the dead holder", err)
+	}
+	if len(passed) > 0 {
+		a.notify(Event{Passed: passed})
+	}
+	return nil
+}
+
+// gate waits until the host is quiet enough and records what it found.
+func (a *attempt) gate(ctx context.Context) error {
+	g, h := a.req.Gate, a.hold
+	if !g.set() {
+		return nil
+	}
+	r, err := g.await(ctx, a.waker, a.own, &a.d.host, a.say)
+	if err != nil {
+		return err
+	}
+	result := g.record(r, "satisfied", "<=")
+	if !r.met {
+		result = g.record(r, "timed_out_proceeded", ">")
+	}
+	if !r.met && !g.Proceed {
+		return &GateError{Gate: g.record(r, "timed_out", ">"), Waited: g.Timeout}
+	}
+	return h.amend(func(rec *Record) {
+		rec.Gate = result
+		if n, err := a.d.host.runnable(); err == nil {
+			rec.RunnableAtAcquire = &n
+		}
+	})
+}
+
+// say passes a line on, once.
+func (a *attempt) say(text string) {
+	if text != a.told {
+		a.told = text
+		a.notify(Event{Text: text})
+	}
+}

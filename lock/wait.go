@@ -1,0 +1,181 @@
+//go:build linux
+
+package lock
+
+import (
+	"context"
+	"encoding/binary"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/org/hostlock-action/proc"
+)
+
+// blindLook is how often a ticket is looked at that nothing can be waited on
+// for: an anchor out of sight, no inotify instance left. Nothing else is
+// looked at on a timer.
+const blindLook = 5 * time.Second
+
+// A waker ends a poll(2) when a context ends: the poll knows only descriptors.
+type waker struct {
+	fd   int
+	mu   sync.Mutex
+	stop func() bool
+}
+
+func newWaker(ctx context.Context) (*waker, error) {
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	w := &waker{fd: fd}
+	w.stop = context.AfterFunc(ctx, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.fd >= 0 {
+			one := binary.NativeEndian.AppendUint64(nil, 1)
+			_, _ = unix.Write(w.fd, one)
+		}
+	})
+	return w, nil
+}
+
+func (w *waker) close() {
+	w.stop()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	unix.Close(w.fd)
+	w.fd = -1
+}
+
+// A vigil is what is watched while something stands in the way. It is set up
+// under the guard, where only a death can change the queue, and a death stays
+// readable on its pidfd: nothing is lost between the look and the poll.
+type vigil struct {
+	fds   []unix.PollFd
+	limit time.Duration // look again after this, whatever happens; 0: never
+}
+
+func (v *vigil) add(fd int) {
+	if fd >= 0 {
+		v.fds = append(v.fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
+	}
+}
+
+func (v *vigil) within(d time.Duration) {
+	if d > 0 && (v.limit == 0 || d < v.limit) {
+		v.limit = d
+	}
+}
+
+func (v *vigil) close() {
+	for _, f := range v.fds {
+		unix.Close(int(f.Fd))
+	}
+	v.fds = nil
+}
+
+// watch sets up the vigil over one ticket.
+func (d *Dir) watch(t *Ticket) *vigil {
+	v := new(vigil)
+	v.within(t.in)
+	if r := t.Record; r != nil {
+		if !d.watchProcess(v, r.Anchor.Identity) {
+			v.within(blindLook)
+		}
+		if !r.Embodied() && !d.watchProcess(v, r.Body.Identity) && r.Phase == Waiting {
+			v.within(blindLook)
+		}
+	}
+	// A waiting ticket ends with its process. A hold may end while both its
+	// processes live on: released, taken over, removed.
+	if t.Record == nil || t.Record.Phase == Held {
+		if fd := d.watchFile(t.entry.name() + lockSuffix); fd >= 0 {
+			v.add(fd)
+		} else {
+			v.within(blindLook)
+		}
+		if t.Record == nil {
+			v.within(blindLook)
+		}
+	}
+	return v
+}
+
+func (d *Dir) watchProcess(v *vigil, id proc.Identity) bool {
+	fd, l := d.host.open(id)
+	if fd < 0 {
+		// Gone: it died since it was judged, which is worth a look at once.
+		if l == proc.Gone {
+			v.within(time.Millisecond)
+			return true
+		}
+		return false
+	}
+	v.add(fd)
+	return true
+}
+
+// watchFile returns an inotify descriptor that is readable once a file of the
+// directory was changed, removed or unlinked; -1 if there is none to be had
+// (fs.inotify.max_user_instances is 128 a uid). The file is reached through its
+// open descriptor, not by a path that somebody could turn into a link.
+func (d *Dir) watchFile(name string) int {
+	file, _, err := d.openFile(name, unix.O_RDONLY)
+	if err != nil {
+		return -1
+	}
+	defer unix.Close(file)
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return -1
+	}
+	_, err = unix.InotifyAddWatch(fd, "/proc/self/fd/"+strconv.Itoa(file), unix.IN_ATTRIB|unix.IN_MODIFY|unix.IN_DELETE_SELF|unix.IN_MOVE_SELF)
+	if err != nil {
+		unix.Close(fd)
+		return -1
+	}
+	return fd
+}
+
+// wait sleeps until something that is watched happens, or the limit is over.
+// It costs no wake-up of its own. own, unless -1, is a pidfd of the process
+// that the wait is for.
+func (v *vigil) wait(w *waker, own int) {
+	fds := append([]unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}, {Fd: int32(own), Events: unix.POLLIN}}, v.fds...)
+	poll(fds, v.limit)
+}
+
+// poll waits for one of fds, at most for limit (0: for ever), and reports
+// whether one is ready. A negative descriptor is passed over (poll(2)).
+func poll(fds []unix.PollFd, limit time.Duration) bool {
+	end := proc.BootTime() + limit
+	for {
+		timeout := -1
+		if limit > 0 {
+			left := end - proc.BootTime()
+			if left <= 0 {
+				return false
+			}
+			// Rounded up: waking a moment early would be a second wake-up.
+			timeout = int(min((left+time.Millisecond-1)/time.Millisecond, 1<<30))
+		}
+		n, err := unix.Poll(fds, timeout)
+		switch {
+		case err == unix.EINTR:
+		case n > 0 || err != nil:
+			return true
+		}
+	}
+}
+
+// ready reports whether a descriptor is readable now.
+func ready(fd int) bool {
+	n, err := retry(func() (int, error) {
+		return unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+	})
+	return err == nil && n > 0
+}

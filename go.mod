@@ -2,4 +2,7 @@ module github.com/org/hostlock-action
 
 go 1.26.0
 
-require golang.org/x/sys v0.50.0
+require (
+	github.com/spf13/pflag v1.1.0
+	golang.org/x/sys v0.50.0
+)

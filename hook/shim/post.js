@@ -1,0 +1,3 @@
+// main.js asks who loaded it, and then runs `hostlock action post`.
+'use strict';
+require('./main.js');

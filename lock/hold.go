@@ -101,6 +101,9 @@ func (h *Hold) Release() error {
 	if h.Outer != nil {
 		return nil
 	}
+	if h.job != nil {
+		return h.turnBack()
+	}
 	s, err := h.d.enter()
 	if err != nil {
 		return err

@@ -195,7 +195,8 @@ type helper struct {
 // helperCmd prepares a helper; exec it with start.
 func helperCmd(mode string, env ...string) *exec.Cmd {
 	c := exec.Command("/proc/self/exe")
-	c.Env = append([]string{modeEnv + "=" + mode}, env...)
+	// Under -race an exit would otherwise sleep for a second.
+	c.Env = append([]string{modeEnv + "=" + mode, "GORACE=atexit_sleep_ms=0"}, env...)
 	c.Stderr = os.Stderr
 	return c
 }
@@ -251,8 +252,8 @@ func holder(t *testing.T, env ...string) (*helper, Identity) {
 	return h, id
 }
 
-// dead waits until the process has exited, and leaves it a zombie.
-func dead(t *testing.T, pid int) {
+// waitDead waits until the process has exited, and leaves it a zombie.
+func waitDead(t *testing.T, pid int) {
 	t.Helper()
 	for {
 		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)

@@ -48,7 +48,7 @@ func TestOpen(t *testing.T) {
 		t.Error("the pidfd is readable before the process exits")
 	}
 	h.in.Close()
-	dead(t, id.PID)
+	waitDead(t, id.PID)
 	if exited(fd) != yes {
 		t.Error("the pidfd is not readable after the process exited")
 	}
@@ -98,7 +98,7 @@ func TestZombie(t *testing.T) {
 	_, control := holder(t)
 	wantLook(t, "before", id, Alive)
 	h.Process.Kill()
-	dead(t, id.PID)
+	waitDead(t, id.PID)
 	if s, err := Stat(id.PID); err != nil || s.State != 'Z' || s.Start != id.Start {
 		t.Fatalf("Stat = %+v, %v: that is no zombie of the same process", s, err)
 	}
@@ -150,7 +150,7 @@ func TestLeaderless(t *testing.T) {
 		t.Errorf("Identify = %+v, %v, want %+v as before", id2, err, id)
 	}
 	h.in.Close()
-	dead(t, id.PID)
+	waitDead(t, id.PID)
 	wantLook(t, "last thread gone", id, Gone)
 	if _, l, _ := look(id, Here(), noPidfd, false); l != Gone {
 		t.Errorf("last thread gone, without a pidfd: %v, want gone", l)

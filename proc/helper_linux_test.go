@@ -88,6 +88,7 @@ type looked struct {
 	Here Vantage
 	Self Identity
 	Is   []string // the liveness of each identity that was given
+	Kill []answer // and what exists says
 }
 
 type carried struct {
@@ -101,6 +102,7 @@ func helpLook() {
 	r := looked{Here: Here(), Self: Self()}
 	for _, id := range ids {
 		r.Is = append(r.Is, Look(id).String())
+		r.Kill = append(r.Kill, exists(id.PID))
 	}
 	must(json.NewEncoder(os.Stdout).Encode(r))
 	io.Copy(io.Discard, os.Stdin)

@@ -99,9 +99,7 @@ func look(id Identity, here Vantage, k kernel, all bool) (pidfd int, l Liveness,
 			}
 		},
 		func() {
-			if !here.ProcOurs {
-				return
-			}
+			// Refused where /proc is not of our pid namespace.
 			if s, err := k.stat(id.PID); err == nil {
 				e.start = s.Start
 				e.corpse = s.corpse()

@@ -305,6 +305,20 @@ func TestLookIsLazy(t *testing.T) {
 	}
 }
 
+// Before pidfs all pidfds had the inode of one anonymous file.
+func TestInodeOnlyOnPidfs(t *testing.T) {
+	defer onPidfs.Store(onPidfs.Load())
+	onPidfs.Store(uint32(unasked))
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if ino := pidfsInode(fd); ino != 0 {
+		t.Errorf("inode %d of a file that is not on pidfs, want 0", ino)
+	}
+}
+
 func TestRecycledPID(t *testing.T) {
 	needRoot(t)
 	c := helperCmd("recycle", mountEnv+"=")
@@ -409,13 +423,13 @@ func TestOtherUser(t *testing.T) {
 		inode = "alive"
 	}
 	for _, tt := range []struct {
-		name  string
-		env   []string
-		start string // judged by start time
+		name         string
+		env          []string
+		whole, start string // judged by all of it, by the start time
 	}{
-		{"plain", nil, "alive"},
-		{"hidepid=1", []string{mountEnv + "=hidepid=1"}, "running"},
-		{"hidepid=2", []string{mountEnv + "=hidepid=2"}, "running"},
+		{"plain", nil, "alive", "alive"},
+		{"hidepid=1", []string{mountEnv + "=hidepid=1"}, inode, "running"},
+		{"hidepid=2", []string{mountEnv + "=hidepid=2"}, inode, "running"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := helperCmd("look", append(tt.env, uidEnv+"=65534")...)
@@ -423,19 +437,17 @@ func TestOtherUser(t *testing.T) {
 				c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS}
 			}
 			_, r := lookFrom(t, c, id, bare(id), deadID)
-			if want := inode; tt.env == nil {
-				want = "alive"
-				if r.Is[0] != want {
-					t.Errorf("%s, want %s", r.Is[0], want)
-				}
-			} else if r.Is[0] != want {
-				t.Errorf("%s, want %s", r.Is[0], want)
+			if r.Is[0] != tt.whole {
+				t.Errorf("%s, want %s", r.Is[0], tt.whole)
 			}
 			if r.Is[1] != tt.start {
 				t.Errorf("by start time: %s, want %s", r.Is[1], tt.start)
 			}
 			if r.Is[2] != "gone" {
 				t.Errorf("dead: %s, want gone", r.Is[2])
+			}
+			if r.Kill[0] != yes || r.Kill[2] != no {
+				t.Errorf("exists: %v of the live one, %v of the dead, want yes, no", r.Kill[0], r.Kill[2])
 			}
 		})
 	}

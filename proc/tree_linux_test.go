@@ -87,6 +87,57 @@ func TestAncestors(t *testing.T) {
 	}
 }
 
+// What /proc shows while processes die and their pids are given away.
+func TestAncestorsWhileTheyDie(t *testing.T) {
+	type ps = map[int]Process
+	tests := []struct {
+		name   string
+		ps     ps
+		change func(ps) // after the first look at pid 30's parent
+		want   []int
+	}{
+		{"plain", ps{30: {PPID: 20, Start: 9}, 20: {PPID: 10, Start: 8}, 10: {PPID: 0, Start: 8}}, nil, []int{20, 10}},
+		{"loop", ps{30: {PPID: 20}, 20: {PPID: 30}}, nil, []int{20}},
+		{"loop above", ps{30: {PPID: 20}, 20: {PPID: 10}, 10: {PPID: 20}}, nil, []int{20, 10}},
+		{"own parent", ps{30: {PPID: 30}}, nil, nil},
+		{"hidden", ps{30: {PPID: 20}, 20: {PPID: 10}}, nil, []int{20}},
+		{"parent recycled, child adopted", ps{30: {PPID: 20, Start: 5}, 20: {PPID: 1, Start: 7}, 1: {Start: 1}},
+			func(p ps) { p[30] = Process{PPID: 1, Start: 5} }, []int{1}},
+		{"parent gone, child adopted", ps{30: {PPID: 20, Start: 5}, 1: {Start: 1}},
+			func(p ps) { p[30] = Process{PPID: 1, Start: 5} }, []int{1}},
+		{"parent recycled, child too", ps{30: {PPID: 20, Start: 5}, 20: {PPID: 1, Start: 7}, 1: {Start: 1}},
+			func(p ps) { p[30] = Process{PPID: 1, Start: 8} }, nil},
+		{"younger parent", ps{30: {PPID: 20, Start: 5}, 20: {PPID: 1, Start: 7}, 1: {Start: 1}}, nil, nil},
+	}
+	for _, tt := range tests {
+		looks := 0
+		got := pidsOf(ancestors(30, func(pid int) (Process, error) {
+			p, ok := tt.ps[pid]
+			if looks++; looks == 2 && tt.change != nil {
+				tt.change(tt.ps)
+			}
+			if !ok {
+				return Process{}, ErrGone
+			}
+			p.PID = pid
+			return p, nil
+		}))
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestBelow(t *testing.T) {
+	all := []Process{{PID: 1}, {PID: 2, PPID: 1}, {PID: 3, PPID: 2}, {PID: 4, PPID: 3}, {PID: 5, PPID: 2}, {PID: 6, PPID: 1},
+		{PID: 8, PPID: 9}, {PID: 9, PPID: 8}} // and two that are each other's parents
+	for pid, want := range map[int][]int{1: {2, 6, 3, 5, 4}, 2: {3, 5, 4}, 4: nil, 7: nil, 8: {9}} {
+		if got := pidsOf(below(pid, all)); !slices.Equal(got, want) {
+			t.Errorf("below %d: %v, want %v", pid, got, want)
+		}
+	}
+}
+
 func TestSubreaper(t *testing.T) {
 	if err := SetSubreaper(); err != nil {
 		t.Fatal(err)

@@ -28,7 +28,7 @@ const (
 )
 
 func init() {
-	if os.Getenv(modeEnv) == "leaderless" {
+	if mode := os.Getenv(modeEnv); mode == "leaderless" || mode == "exec" {
 		runtime.LockOSThread() // main must run on the main thread
 	}
 }
@@ -64,6 +64,8 @@ func TestMain(m *testing.M) {
 		helpLook()
 	case "leaderless":
 		helpLeaderless()
+	case "exec":
+		helpExec()
 	case "recycle":
 		helpRecycle()
 	case "family":
@@ -125,6 +127,20 @@ func helpLeaderless() {
 		os.Exit(0)
 	}()
 	syscall.Syscall(unix.SYS_EXIT, 0, 0, 0)
+}
+
+// helpExec becomes "hold" from a thread that is not the leader, when told to.
+func helpExec() {
+	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			must(errors.New("this is the main thread"))
+		}
+		fmt.Println("ready to exec")
+		os.Stdin.Read(make([]byte, 3))
+		must(unix.Exec("/proc/self/exe", []string{"hold"}, []string{modeEnv + "=hold"}))
+	}()
+	select {}
 }
 
 // helpRecycle runs as pid 1 of its own pid namespace and gives one pid to two

@@ -157,6 +157,54 @@ func TestLeaderless(t *testing.T) {
 	}
 }
 
+// execve from a thread that is not the leader makes it the leader: other task,
+// same process.
+func TestExecFromThread(t *testing.T) {
+	h := start(t, helperCmd("exec"))
+	if got := h.line(t); got != "ready to exec" {
+		t.Fatal(got)
+	}
+	id, err := Identify(h.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, l := Open(id)
+	if l != Alive {
+		t.Fatal(l)
+	}
+	defer unix.Close(fd)
+	h.in.Write([]byte("go\n"))
+	if got := h.line(t); got != "ready" {
+		t.Fatal(got)
+	}
+	wantLook(t, "after exec", id, Alive)
+	wantLook(t, "after exec, by start time", bare(id), Alive)
+	if exited(fd) != no {
+		t.Error("the pidfd is readable after exec")
+	}
+}
+
+func TestProcessIdentify(t *testing.T) {
+	h, id := holder(t)
+	p, err := Stat(id.PID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := p.Identify(); err != nil || got != id {
+		t.Errorf("%+v, %v, want %+v", got, err, id)
+	}
+	p.Start--
+	if got, err := p.Identify(); err != ErrGone {
+		t.Errorf("earlier process of that pid: %+v, %v, want ErrGone", got, err)
+	}
+	p.Start++
+	h.Process.Kill()
+	waitDead(t, id.PID)
+	if got, err := p.Identify(); err != ErrGone {
+		t.Errorf("zombie: %+v, %v, want ErrGone", got, err)
+	}
+}
+
 // A thread's id is no process's.
 func TestThreadID(t *testing.T) {
 	tids, err := numbered("/proc/self/task")

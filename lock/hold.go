@@ -17,18 +17,18 @@ func (h *Hold) own() (note, bool) {
 	if h.lockFD < 0 || unix.Fstat(h.lockFD, &mine) != nil {
 		return note{}, false
 	}
-	if unix.Fstatat(h.d.fd, h.entry.name()+lockSuffix, &named, unix.AT_SYMLINK_NOFOLLOW) != nil ||
-		mine.Dev != named.Dev || mine.Ino != named.Ino {
-		return note{}, false
-	}
+	ours := unix.Fstatat(h.d.fd, h.entry.name()+lockSuffix, &named, unix.AT_SYMLINK_NOFOLLOW) == nil &&
+		mine.Dev == named.Dev && mine.Ino == named.Ino
 	if mine.Size == 0 {
-		return note{}, true
+		return note{}, ours
 	}
+	// Whoever takes over notes it before removing the file, of which we have
+	// the last descriptor.
 	b, err := readUpTo(h.lockFD, maxNote)
 	if err != nil {
-		return note{}, true
+		return note{}, ours
 	}
-	return parseNote(b), true
+	return parseNote(b), ours
 }
 
 // write puts the record in its place, whole. The caller holds the guard.
@@ -78,7 +78,7 @@ func (h *Hold) lost() error {
 	n, ok := h.own()
 	switch {
 	case !ok:
-		return &TakenOverError{}
+		return &TakenOverError{Kind: n.Takeover, By: n.By}
 	case n.Takeover != NoTakeover:
 		// A mark alone takes nothing; whoever wrote it as a takeover did so
 		// because by our own record we were past our ttl.

@@ -278,11 +278,14 @@ func (a *attempt) turn() (_ *Hold, _ *vigil, _ Event, err error) {
 	// A lapsed holder lives and may wake at any time: it is evicted in the
 	// session that admits us. A dead one is marked when its survivors are gone.
 	for _, t := range dec.passed {
-		if t.Standing == Lapsed {
-			if err := d.evict(a.hold, t); err != nil {
-				return nil, nil, Event{}, d.cannot("evict the holder past its ttl", err)
-			}
+		if t.Standing == Dead {
+			a.dead = append(a.dead, t)
+			continue
 		}
+		if err := d.evict(a.hold, t); err != nil {
+			return nil, nil, Event{}, d.cannot("evict the holder past its ttl", err)
+		}
+		a.evicted = append(a.evicted, t)
 	}
 	return a.hold, nil, Event{}, nil
 }

@@ -102,6 +102,11 @@ type attempt struct {
 // error it returns, nothing is held and no ticket is left.
 func (d *Dir) Acquire(ctx context.Context, req Request) (*Hold, error) {
 	a := &attempt{d: d, req: req, own: -1, started: d.host.now().Boot}
+	if d.host.self.PIDNS == 0 {
+		// Others would take our pid for one of their own namespace, and judge
+		// whatever has that number there.
+		return nil, &UnusableError{Path: d.Path, Problem: "this process cannot tell its pid namespace (is /proc mounted?), so nobody could tell whether it lives"}
+	}
 	if req.Anchor.PID == 0 {
 		a.req.Anchor = d.selfParty()
 	}

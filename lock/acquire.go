@@ -57,6 +57,7 @@ const (
 // An Event is news for whoever waits.
 type Event struct {
 	Blocker  *Ticket // who is in the way; nil when it is not a ticket
+	Holder   *Ticket // who has the host meanwhile; nil if only waiters are in the way
 	Place    int     // live waiters before us that must go first, plus one
 	Deadline time.Time
 	Waited   time.Duration
@@ -256,16 +257,19 @@ func (a *attempt) turn() (_ *Hold, _ *vigil, _ Event, err error) {
 	}
 	if dec.blocker != nil {
 		a.lastSeen = dec.blocker
-		return nil, d.watch(dec.blocker), Event{Blocker: dec.blocker, Place: a.place(entries, load, c)}, nil
+		return nil, d.watch(dec.blocker), Event{Blocker: dec.blocker, Holder: holding(held), Place: a.place(entries, load, c)}, nil
 	}
 	// A lapsed holder lives and may wake at any time: it is evicted in the
 	// session that admits us. A dead one is marked when its survivors are gone.
 	for _, t := range dec.passed {
-		if t.Standing == Lapsed {
-			if err := d.evict(a.hold, t); err != nil {
-				return nil, nil, Event{}, d.cannot("evict the holder past its ttl", err)
-			}
+		if t.Standing != Lapsed {
+			a.dead = append(a.dead, t)
+			continue
 		}
+		if err := d.evict(a.hold, t); err != nil {
+			return nil, nil, Event{}, d.cannot("evict the holder past its ttl", err)
+		}
+		a.evicted = append(a.evicted, t)
 	}
 	return a.hold, nil, Event{}, nil
 }

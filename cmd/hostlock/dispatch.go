@@ -15,6 +15,8 @@ func dispatch(name string, args []string) int {
 	switch name {
 	case lock.KeeperCommand:
 		return lock.Keep()
+	case "run":
+		return run(args)
 	}
 	return report(usageError("hostlock", "there is no command %q", lock.Flatten(name, 60)))
 }

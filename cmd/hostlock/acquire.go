@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 
 	"github.com/org/hostlock-action/lock"
 )
@@ -123,7 +122,4 @@ func warn(d *lock.Dir) {
 		say("WARNING: %s", w)
 	}
 	d.Warnings = nil
-	if d.Problem != "" && os.Getenv("HOSTLOCK_PRIVATE_OK") != "1" {
-		say("WARNING: %s: %s", d.Path, d.Problem)
-	}
 }

@@ -348,4 +348,3 @@ func asTicket(t *lock.Ticket) ticket {
 	}
 	return out
 }
-

@@ -58,6 +58,7 @@ const (
 // An Event is news for whoever waits.
 type Event struct {
 	Blocker  *Ticket // who is in the way; nil when it is not a ticket
+	Holder   *Ticket // who has the host meanwhile; nil if only waiters are in the way
 	Place    int     // live waiters before us that must go first, plus one
 	Deadline time.Time
 	Waited   time.Duration
@@ -283,7 +284,7 @@ func (a *attempt) turn() (_ *Hold, _ *vigil, _ Event, err error) {
 			// When that trade ends the job holds again, and we are inside.
 			v.add(d.watchFile(t.entry.name() + lockSuffix))
 		}
-		return nil, v, Event{Blocker: dec.blocker, Place: a.place(entries, held)}, nil
+		return nil, v, Event{Blocker: dec.blocker, Holder: holding(held), Place: a.place(entries, held)}, nil
 	}
 	// A lapsed holder lives and may wake at any time: it is evicted in the
 	// session that admits us. A dead one is marked when its survivors are gone.

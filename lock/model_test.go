@@ -46,11 +46,11 @@ const (
 	outside  phase = iota // wants the host, has no ticket
 	inQueue               // has a ticket
 	admitted              // holds; the dead it passed are not acknowledged yet
-	holding
+	possessing
 	departed
 )
 
-func (m *member) has() bool { return m.phase == admitted || m.phase == holding }
+func (m *member) has() bool { return m.phase == admitted || m.phase == possessing }
 
 // living: its life can be seen, or its kernel lock is held.
 func (m *member) living() bool { return m.phase != departed && !m.grey() }
@@ -386,7 +386,7 @@ func (x *model) settle(m *member, crashAfter int) {
 	if err != nil && (solid || untouched) {
 		x.t.Fatalf("settling of %s: %v", m.name, err)
 	}
-	m.phase = holding
+	m.phase = possessing
 	if err != nil {
 		m.hold, m.phase = nil, departed
 	}
@@ -455,7 +455,7 @@ func runModel(t *rapid.T, tb testing.TB) {
 		},
 		"release": func(t *rapid.T) {
 			x.t = t
-			m := x.pick("release", func(m *member) bool { return m.phase == holding && m.keeper == 0 })
+			m := x.pick("release", func(m *member) bool { return m.phase == possessing && m.keeper == 0 })
 			if n := crashes(); n > 0 {
 				if x.mortal(m, n, func() { m.hold.Release() }) {
 					x.buried(m)
@@ -480,7 +480,7 @@ func runModel(t *rapid.T, tb testing.TB) {
 		},
 		"keep": func(t *rapid.T) { // an acquire hands over to a keeper
 			x.t = t
-			m := x.pick("keep", func(m *member) bool { return m.phase == holding && m.keeper == 0 && m.solid() })
+			m := x.pick("keep", func(m *member) bool { return m.phase == possessing && m.keeper == 0 && m.solid() })
 			w.next += 2
 			m.anchor, m.keeper = w.next-1, w.next
 			w.lives(m.anchor, rapid.SampledFrom([]proc.Liveness{proc.Unknown, proc.Alive}).Draw(t, "anchor seen"))

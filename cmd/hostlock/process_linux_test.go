@@ -368,7 +368,7 @@ func (s *site) past() lock.Past {
 }
 
 // ended waits until a process is gone.
-func ended(t *testing.T, id proc.Identity) {
+func hasEnded(t *testing.T, id proc.Identity) {
 	t.Helper()
 	fd, l := proc.Open(id)
 	if l == proc.Gone {

@@ -215,7 +215,7 @@ func TestRunLinger(t *testing.T) {
 	command := l.process("command")
 	straggler = l.process("ready")
 	l.in.Close()
-	ended(t, command)
+	hasEnded(t, command)
 	l.signal(unix.SIGTERM)
 	l.expect(3)
 	alive(t, straggler)
@@ -366,7 +366,7 @@ func TestRunInTheBackground(t *testing.T) {
 			break
 		}
 	}
-	ended(t, run)
+	hasEnded(t, run)
 	s.free()
 }
 
@@ -506,7 +506,7 @@ func TestRunStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.Close()
-	ended(t, id)
+	hasEnded(t, id)
 	if len(s.tickets()) == 0 {
 		t.Error("a stopped run cannot have released")
 	}
@@ -655,7 +655,7 @@ func TestRunInAJob(t *testing.T) {
 			s := newSite(t)
 			l, worker, shell, run, command := s.job(script)
 			kill(t, tc.kill(worker, shell), unix.SIGKILL)
-			ended(t, run)
+			hasEnded(t, run)
 			isGone(t, command)
 			l.says(tc.says)
 			s.free()
@@ -678,7 +678,7 @@ func TestRunInAJob(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = l.Process.Kill()
-		ended(t, run)
+		hasEnded(t, run)
 		if got := s.tickets(); len(got) != 2 {
 			t.Errorf("in the lock directory: %s", got)
 		}
@@ -694,7 +694,7 @@ func TestRunInAJob(t *testing.T) {
 			t.Fatal("not exec'd")
 		}
 		kill(t, run, unix.SIGINT)
-		ended(t, run)
+		hasEnded(t, run)
 		isGone(t, command)
 		l.status()
 		s.free()
@@ -706,7 +706,7 @@ func TestRunInAJob(t *testing.T) {
 		below := proc.Descendants(command.PID)
 		began := time.Now()
 		kill(t, run, unix.SIGINT)
-		ended(t, run)
+		hasEnded(t, run)
 		took := time.Since(began)
 		if took < jobKillAfter || took > jobKillAfter+5*time.Second {
 			t.Errorf("it took %s", took)
@@ -727,7 +727,7 @@ func TestRunInAJob(t *testing.T) {
 		l, _, _, run, command := s.job(`exec hostlock run --reason r -- sh -c 'echo ready $$; sleep 1000 & wait; exit'`)
 		below := proc.Descendants(command.PID)
 		kill(t, run, unix.SIGTERM)
-		ended(t, run)
+		hasEnded(t, run)
 		for _, p := range below {
 			if q, err := proc.Stat(p.PID); err == nil && q.Start == p.Start && q.State != 'Z' {
 				t.Errorf("%d (%s) still runs", p.PID, p.Comm)

@@ -62,17 +62,27 @@ func run(args []string) int {
 	}
 	// From here on a signal gives up the wait or goes to the command, and never
 	// kills us beside it.
-	in, err := listen()
-	if err != nil {
-		return report(fmt.Errorf("cannot listen for signals: %w", err))
+	// It is done beside the rest: the runtime starts two threads for it.
+	type heard struct {
+		in  *inbox
+		err error
 	}
+	listening := make(chan heard)
+	go func() {
+		in, err := listen()
+		listening <- heard{in, err}
+	}()
 	c := caller()
 	job := watchJob(c.Forebears)
-
 	d, err := open(r.lockDir)
-	if err != nil {
+	got := <-listening
+	switch {
+	case got.err != nil:
+		return report(fmt.Errorf("cannot listen for signals: %w", got.err))
+	case err != nil:
 		return reportOutcome(err)
 	}
+	in := got.in
 	req := r.request(c, r.argv)
 	req.Join, req.Notify = lock.JoinTicket, newProgress()
 	stop := job.during(in)

@@ -14,6 +14,8 @@ require (
 	golang.org/x/sys v0.50.0
 )
 
+require pgregory.net/rapid v1.3.0
+
 require (
 	github.com/rogpeppe/go-internal v1.16.0
 	golang.org/x/tools v0.26.0 // indirect

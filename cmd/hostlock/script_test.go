@@ -23,18 +23,18 @@ import (
 	"github.com/org/hostlock-action/proc"
 )
 
-// patience bounds what a script waits for an event that it has caused. It is
+// scriptPatience bounds what a script waits for an event that it has caused. It is
 // never waited out by a test that passes.
-const patience = 60 * time.Second
+const scriptPatience = 60 * time.Second
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"hostlock": main,
 		// Names under which our own program runs as a process that somebody
-		// holds the host for.
+		// holds the host for. (Runner.Worker is process_linux_test.go's.)
 		"anchor":        func() { _, _ = io.Copy(io.Discard, os.Stdin) },
-		"Runner.Worker": shellAs,
-		"act":           shellAs,
+		"Runner.Worker": step,
+		"act":           step,
 		// A process that is always runnable.
 		"spin": func() {
 			fmt.Println("spinning")
@@ -44,18 +44,13 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// shellAs runs a shell command line below a process of our own name, as a CI
-// runner runs its steps.
-func shellAs() {
-	cmd := exec.Command("/bin/sh", "-c", strings.Join(os.Args[1:], " "))
+// step runs a command below a process of our own name, as a CI runner runs
+// its steps.
+func step() {
+	cmd := exec.Command(os.Args[1], os.Args[2:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	err := cmd.Run()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		os.Exit(exit.ExitCode())
-	}
-	if err != nil {
-		os.Exit(125)
+	if err := cmd.Run(); err != nil {
+		os.Exit(1)
 	}
 }
 
@@ -85,13 +80,14 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits":   exits,
 			"usage":   usageIs,
-			"alive":   alive,
+			"alive":   aliveProcess,
 			"start":   startProcess,
 			"signal":  signalProcess,
 			"dies":    dies,
 			"zombie":  zombie,
 			"ended":   endedWith,
 			"until":   until,
+			"says":    says,
 			"capture": capture,
 			"tickets": tickets,
 		},
@@ -187,7 +183,7 @@ func listing(ts *testscript.TestScript) string {
 
 // alive NAME: starts a process that lives until the script says otherwise, and
 // puts its pid into $NAME.
-func alive(ts *testscript.TestScript, neg bool, args []string) {
+func aliveProcess(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: alive NAME")
 	}
@@ -286,7 +282,7 @@ func endedWith(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: ended CODE NAME")
 	}
 	p := processOf(ts, args[1])
-	timer := time.AfterFunc(patience, func() { _ = p.Process.Kill() })
+	timer := time.AfterFunc(scriptPatience, func() { _ = p.Process.Kill() })
 	defer timer.Stop()
 	_ = p.Wait()
 	p.waited = true
@@ -312,10 +308,19 @@ func until(ts *testscript.TestScript, neg bool, args []string) {
 	})
 }
 
+// says NAME PATTERN: waits until a process has printed that on stderr.
+func says(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: says NAME PATTERN")
+	}
+	pattern := regexp.MustCompile(args[1])
+	pollFor(ts, args[1], func() bool { return pattern.MatchString(ts.ReadFile(args[0] + ".err")) })
+}
+
 func pollFor(ts *testscript.TestScript, what string, done func() bool) {
-	for end := time.Now().Add(patience); !done(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(scriptPatience); !done(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			ts.Fatalf("waited %s in vain for %s", patience, what)
+			ts.Fatalf("waited %s in vain for %s", scriptPatience, what)
 		}
 	}
 }

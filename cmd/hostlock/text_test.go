@@ -68,7 +68,7 @@ func TestOneLine(t *testing.T) {
 
 func TestSpan(t *testing.T) {
 	for want, d := range map[string]time.Duration{
-		"0 s": -time.Second, "0.2 s": 200 * time.Millisecond, "3 s": 3 * time.Second, "59 s": 59*time.Second + 900*time.Millisecond, "1 min": time.Minute,
+		"0 s": -time.Second, "0.2 s": 200 * time.Millisecond, "3 s": 3 * time.Second, "59 s": 59*time.Second + 400*time.Millisecond, "1 min": time.Minute - time.Millisecond,
 		"12 min 3 s": 12*time.Minute + 3*time.Second, "1 h": time.Hour + 59*time.Second, "47 h 59 min": 48*time.Hour - time.Second, "2 days 1 h": 49 * time.Hour,
 	} {
 		if got := span(d); got != want {

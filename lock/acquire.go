@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -75,6 +76,7 @@ type Hold struct {
 	entry  entry
 	lockFD int
 	raw    []byte
+	job    *Record // the job's shared hold that comes back at the end of a trade
 }
 
 // Outcome is the published form of how the hold was taken.
@@ -220,7 +222,12 @@ func (a *attempt) turn() (_ *Hold, _ *vigil, _ Event, err error) {
 		return nil, nil, Event{}, err
 	}
 	c := claim{mode: a.req.Mode}
-	if outer != nil {
+	traded := tradable(a.req, outer)
+	if traded != nil {
+		// To admission, the job's own shared hold is gone: we stand at our
+		// number like a stranger.
+		c.chain.ids = []string{traded.ID()}
+	} else if outer != nil {
 		c.joins, c.chain = outer.Record.ID, chainOf(outer, held)
 		mode, err := nested(a.req, outer, c.chain, held)
 		if err != nil {
@@ -254,9 +261,19 @@ func (a *attempt) turn() (_ *Hold, _ *vigil, _ Event, err error) {
 			return nil, nil, Event{}, d.cannot("record the hold", err)
 		}
 	}
+	if traded != nil {
+		if err := a.trade(traded); err != nil {
+			return nil, nil, Event{}, d.cannot("trade the job's shared hold", err)
+		}
+	}
 	if dec.blocker != nil {
 		a.lastSeen = dec.blocker
-		return nil, d.watch(dec.blocker), Event{Blocker: dec.blocker, Place: a.place(entries, load, c)}, nil
+		v := d.watch(dec.blocker)
+		if t := inTrade(a.req.Caller, held); t != nil && t != dec.blocker {
+			// When that trade ends the job holds again, and we are inside.
+			v.add(d.watchFile(t.entry.name() + lockSuffix))
+		}
+		return nil, v, Event{Blocker: dec.blocker, Place: a.place(entries, held)}, nil
 	}
 	// A lapsed holder lives and may wake at any time: it is evicted in the
 	// session that admits us. A dead one is marked when its survivors are gone.
@@ -285,16 +302,16 @@ func nested(req Request, outer *Ticket, c chain, held []*Ticket) (Mode, error) {
 	return req.Mode, nil
 }
 
-// place is our place in the queue, from 1.
-func (a *attempt) place(entries []entry, load func(entry) *Ticket, c claim) int {
+// place is our place among those who wait, from 1. It is counted by name: to
+// read a record each would make every arrival in a long queue read all of it, under
+// the guard. A waiter that died a moment ago is counted.
+func (a *attempt) place(entries []entry, held []*Ticket) int {
 	n := 1
 	for _, e := range entries {
 		if a.hold != nil && e.seq >= a.hold.entry.seq {
 			break
 		}
-		// Counted by name beyond the first hundred: reading a record each
-		// would make every arrival in a long queue read all of it.
-		if n > 100 || load(e).Standing == Waits {
+		if !slices.ContainsFunc(held, func(t *Ticket) bool { return t.entry == e }) {
 			n++
 		}
 	}

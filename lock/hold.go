@@ -11,24 +11,21 @@ import (
 )
 
 // own reports whether the hold's ticket is still in its place, and what others
-// noted on it. The caller holds the guard.
-func (h *Hold) own() (note, bool) {
+// noted on it: also on one that was taken away, for the descriptor keeps it. The
+// caller holds the guard.
+func (h *Hold) own() (n note, ok bool) {
 	var mine, named unix.Stat_t
 	if h.lockFD < 0 || unix.Fstat(h.lockFD, &mine) != nil {
-		return note{}, false
+		return n, false
 	}
-	if unix.Fstatat(h.d.fd, h.entry.name()+lockSuffix, &named, unix.AT_SYMLINK_NOFOLLOW) != nil ||
-		mine.Dev != named.Dev || mine.Ino != named.Ino {
-		return note{}, false
+	ok = unix.Fstatat(h.d.fd, h.entry.name()+lockSuffix, &named, unix.AT_SYMLINK_NOFOLLOW) == nil &&
+		mine.Dev == named.Dev && mine.Ino == named.Ino
+	if mine.Size > 0 {
+		if b, err := readUpTo(h.lockFD, maxNote); err == nil {
+			n = parseNote(b)
+		}
 	}
-	if mine.Size == 0 {
-		return note{}, true
-	}
-	b, err := readUpTo(h.lockFD, maxNote)
-	if err != nil {
-		return note{}, true
-	}
-	return parseNote(b), true
+	return n, ok
 }
 
 // write puts the record in its place, whole. The caller holds the guard.
@@ -73,20 +70,15 @@ func (h *Hold) amend(change func(*Record)) error {
 	return nil
 }
 
-// lost tells how a hold was taken from us; nil if it was not.
+// lost tells how a hold was taken from us; nil if it was not. A mark alone
+// takes nothing: on a ticket in its place it counts only if by our own record we
+// are past our ttl, which is what whoever wrote it saw.
 func (h *Hold) lost() error {
 	n, ok := h.own()
-	switch {
-	case !ok:
-		return &TakenOverError{}
-	case n.Takeover != NoTakeover:
-		// A mark alone takes nothing; whoever wrote it as a takeover did so
-		// because by our own record we were past our ttl.
-		if h.lapsed() {
-			return &TakenOverError{Kind: n.Takeover, By: n.By}
-		}
+	if ok && (n.Takeover == NoTakeover || !h.lapsed()) {
+		return nil
 	}
-	return nil
+	return &TakenOverError{Kind: n.Takeover, By: n.By}
 }
 
 func (h *Hold) lapsed() bool {
@@ -100,6 +92,9 @@ func (h *Hold) lapsed() bool {
 func (h *Hold) Release() error {
 	if h.Outer != nil {
 		return nil
+	}
+	if h.job != nil {
+		return h.turnBack()
 	}
 	s, err := h.d.enter()
 	if err != nil {

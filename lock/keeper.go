@@ -35,32 +35,48 @@ const (
 
 // orders is what the taker tells its keeper.
 type orders struct {
-	Record Record
-	Path   string
+	Record Record // as it will be once the keeper has taken over
+	Path   string // of the directory
+	Ticket string // name of the ticket
 }
 
 const (
 	keeperReady  = "ready"
 	keeperCommit = "commit"
+	keeperAbort  = "abort"
 )
 
 // HandOver anchors the hold to another process and leaves it to a keeper. The
 // real anchor and the keeper are recorded last: until then the hold ends with this
 // process. On an error the hold is as it was.
 func (h *Hold) HandOver(anchor Party) error {
-	if err := h.handOver(anchor); err != nil {
+	told := h.Record
+	told.Anchor = anchor
+	return h.entrust(told, nil)
+}
+
+// entrust leaves the hold to a keeper, as the record that it is told. in, if
+// set, is what else belongs into the session in which the keeper takes over.
+func (h *Hold) entrust(told Record, in func()) error {
+	if err := h.handOver(told, in); err != nil {
 		return fmt.Errorf("the hold cannot be handed to a keeper: %w", err)
 	}
 	return nil
 }
 
-func (h *Hold) handOver(anchor Party) error {
+func (h *Hold) handOver(told Record, in func()) (err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
 	ours := os.NewFile(uintptr(pair[0]), "keeper")
-	defer ours.Close()
+	defer func() {
+		if err != nil {
+			// The hold stays with us, alive: the keeper must not give it up.
+			_, _ = io.WriteString(ours, keeperAbort+"\n")
+		}
+		ours.Close()
+	}()
 	pid, err := spawnKeeper(h, pair[1])
 	unix.Close(pair[1])
 	if err != nil {
@@ -70,9 +86,8 @@ func (h *Hold) handOver(anchor Party) error {
 	if err != nil {
 		return err
 	}
-	told := h.Record
-	told.Anchor = anchor
-	if err := json.NewEncoder(ours).Encode(orders{told, h.d.Path}); err != nil {
+	told.Body = Party{Identity: keeper, UID: unix.Getuid(), Comm: "hostlock"}
+	if err := json.NewEncoder(ours).Encode(orders{told, h.d.Path, h.entry.name()}); err != nil {
 		return err
 	}
 	answer, err := bufio.NewReader(ours).ReadString('\n')
@@ -85,11 +100,7 @@ func (h *Hold) handOver(anchor Party) error {
 		}
 		return errors.New(answer)
 	}
-	err = h.amend(func(r *Record) {
-		r.Anchor = anchor
-		r.Body = Party{Identity: keeper, UID: unix.Getuid(), Comm: "hostlock"}
-	})
-	if err != nil {
+	if err := h.become(told, in); err != nil {
 		return err
 	}
 	if _, err := io.WriteString(ours, keeperCommit+"\n"); err != nil {
@@ -97,6 +108,25 @@ func (h *Hold) handOver(anchor Party) error {
 	}
 	unix.Close(h.lockFD)
 	h.lockFD = -1
+	return nil
+}
+
+// become replaces the record, in one session.
+func (h *Hold) become(told Record, in func()) error {
+	s, err := h.d.enter()
+	if err != nil {
+		return err
+	}
+	defer s.leave()
+	if err := h.lost(); err != nil {
+		return err
+	}
+	if err := h.update(func(r *Record) { *r = told }); err != nil {
+		return h.d.cannot("record the hold", err)
+	}
+	if in != nil {
+		in()
+	}
 	return nil
 }
 
@@ -151,9 +181,17 @@ func Keep() int {
 		fmt.Fprintln(pipe, Flatten(err.Error(), MaxText))
 		return 1
 	}
-	if _, err := fmt.Fprintln(pipe, keeperReady); err != nil || !k.committed() {
-		// The taker died, or gave up: it no longer embodies the ticket, and we
-		// were never told to.
+	word := ""
+	if _, err := fmt.Fprintln(pipe, keeperReady); err == nil {
+		word = k.lastWord()
+	}
+	switch word {
+	case keeperCommit:
+	case keeperAbort:
+		return 1
+	default:
+		// The taker died: it no longer embodies the ticket, and we were never
+		// told to.
 		k.give()
 		return 1
 	}
@@ -165,10 +203,11 @@ func Keep() int {
 }
 
 type keeper struct {
-	hold   *Hold
-	anchor proc.Identity
-	taker  *bufio.Reader
-	vigil  vigil
+	hold     *Hold
+	anchor   proc.Identity
+	anchorFD int // its pidfd, or -1
+	taker    *bufio.Reader
+	vigil    vigil
 }
 
 func newKeeper(pipe io.Reader) (*keeper, error) {
@@ -182,14 +221,11 @@ func newKeeper(pipe io.Reader) (*keeper, error) {
 		return nil, fmt.Errorf("the keeper was not told what to keep: %w", err)
 	}
 	d := &Dir{Location: Location{Path: o.Path}, fd: keeperDirFD, uid: unix.Geteuid(), host: thisHost()}
-	e := entry{kindExclusive, o.Record.Seq}
-	switch {
-	case o.Record.Joins != "":
-		e.kind = kindJoined
-	case o.Record.Mode == Shared:
-		e.kind = kindShared
+	e, _, ok := parseEntry(o.Ticket + lockSuffix)
+	if !ok {
+		return nil, errors.New("the keeper was not told what to keep")
 	}
-	k := &keeper{hold: &Hold{Record: o.Record, d: d, entry: e, lockFD: keeperLockFD}, anchor: o.Record.Anchor.Identity, taker: in}
+	k := &keeper{hold: &Hold{Record: o.Record, d: d, entry: e, lockFD: keeperLockFD}, anchor: o.Record.Anchor.Identity, anchorFD: -1, taker: in}
 	if fd := d.watchFile(e.name() + lockSuffix); fd >= 0 {
 		k.vigil.add(fd)
 	} else {
@@ -197,6 +233,7 @@ func newKeeper(pipe io.Reader) (*keeper, error) {
 	}
 	if fd, l := d.host.open(k.anchor); fd >= 0 {
 		k.vigil.add(fd)
+		k.anchorFD = fd
 	} else if l == proc.Gone {
 		return nil, ErrAnchorGone
 	} else {
@@ -205,10 +242,10 @@ func newKeeper(pipe io.Reader) (*keeper, error) {
 	return k, nil
 }
 
-// committed waits for the taker's last word.
-func (k *keeper) committed() bool {
-	line, err := k.taker.ReadString('\n')
-	return err == nil && strings.TrimSpace(line) == keeperCommit
+// lastWord waits for what the taker says last; empty if it died before.
+func (k *keeper) lastWord() string {
+	line, _ := k.taker.ReadString('\n')
+	return strings.TrimSuffix(line, "\n")
 }
 
 // give releases a ticket that was never handed over whole.
@@ -228,7 +265,9 @@ func (k *keeper) over() bool {
 		k.outlast()
 		return true
 	}
-	if k.hold.d.host.look(k.anchor) == proc.Gone {
+	// A pidfd names one process for ever; what is looked up by its number may
+	// by now be another that cannot be told apart.
+	if k.anchorFD >= 0 && ready(k.anchorFD) || k.hold.d.host.look(k.anchor) == proc.Gone {
 		return true
 	}
 	s, err := k.hold.d.enter()

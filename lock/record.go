@@ -69,9 +69,11 @@ type Record struct {
 	Mode   Mode   `json:"mode"`
 	Phase  Phase  `json:"state"`
 	// Joins is the hold inside which this one was taken; Resumes the job's
-	// shared hold that comes back when this one ends.
-	Joins   string `json:"joins,omitempty"`
-	Resumes string `json:"resumes,omitempty"`
+	// shared hold that comes back when this one ends, and ResumesAnchor that
+	// job's process.
+	Joins         string `json:"joins,omitempty"`
+	Resumes       string `json:"resumes,omitempty"`
+	ResumesAnchor *Party `json:"resumes_anchor,omitempty"`
 
 	Owner         string `json:"owner,omitempty"`
 	OwnerDeclared bool   `json:"owner_declared"`

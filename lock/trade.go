@@ -1,0 +1,84 @@
+//go:build linux
+
+package lock
+
+import "golang.org/x/sys/unix"
+
+// A trade is exclusive inside one's own shared job hold. It is never a join:
+// beside a shared hold the other builds run on. In one session the job's shared
+// ticket ends and an exclusive one takes a number like a stranger's; when that
+// ends, the same session that would release it makes it the job's shared hold
+// again. If it kept the shared hold while it waits, an exclusive stranger before
+// it would wait for the job, and the job for the stranger.
+//
+// While a trade waits and runs, the job's other steps are not covered.
+
+// tradable returns the hold that a request would trade; nil if it would not.
+func tradable(req Request, outer *Ticket) *Ticket {
+	if outer == nil || req.Mode != Exclusive || req.Join != JoinTicket || outer.Mode() != Shared {
+		return nil
+	}
+	// A shared run embodies its ticket and cannot give it up; another user's
+	// hold could not be given back to it.
+	if outer.Record.Embodied() || outer.Standing != Holds || outer.UID != unix.Geteuid() {
+		return nil
+	}
+	return outer
+}
+
+// trade ends the job's shared hold, for which our ticket now stands. The
+// caller holds the guard and has written our ticket: a crash in between leaves the
+// shared hold as it was and a ticket that nobody stands for.
+func (a *attempt) trade(t *Ticket) error {
+	job := *t.Record
+	if err := a.hold.update(func(r *Record) {
+		r.Resumes, r.ResumesAnchor = job.ID, &job.Anchor
+	}); err != nil {
+		return err
+	}
+	if err := a.d.remove(t.entry); err != nil {
+		return err
+	}
+	a.hold.job = &job
+	return nil
+}
+
+// inTrade finds the trade that a caller's own job is in: when that ends the
+// caller is inside a hold again, and must judge anew.
+func inTrade(c Caller, held []*Ticket) *Ticket {
+	for _, t := range held {
+		r := t.Record
+		if r == nil || r.Resumes == "" || t.UID != c.UID && c.UID != 0 {
+			continue
+		}
+		if r.Resumes == c.HoldID {
+			return t
+		}
+		for _, p := range c.Forebears {
+			if r.ResumesAnchor != nil && isProcess(*r.ResumesAnchor, p) {
+				return t
+			}
+		}
+	}
+	return nil
+}
+
+// turnBack makes the exclusive hold of a trade the job's shared hold again. If
+// it cannot, the host is simply released: the job's later steps queue as strangers.
+func (h *Hold) turnBack() error {
+	job := *h.job
+	h.job = nil
+	ended := h.Record
+	job.Seq = h.entry.seq
+	err := h.entrust(job, func() {
+		h.d.finish(&ended, unix.Geteuid(), endReleased)
+		// Wakes those of the job who wait: they are inside again.
+		_ = h.d.writeNote(h.entry, func(*note) {})
+	})
+	if err == nil {
+		return nil
+	}
+	h.Record = ended
+	h.d.Warnings = append(h.d.Warnings, "the job's shared hold could not be restored, its later steps are strangers to the queue: "+err.Error())
+	return h.Release()
+}

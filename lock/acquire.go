@@ -58,6 +58,7 @@ const (
 // An Event is news for whoever waits.
 type Event struct {
 	Blocker  *Ticket // who is in the way; nil when it is not a ticket
+	Holder   *Ticket // who has the host meanwhile; nil if only waiters are in the way
 	Place    int     // live waiters before us that must go first, plus one
 	Deadline time.Time
 	Waited   time.Duration
@@ -273,16 +274,19 @@ func (a *attempt) turn() (_ *Hold, _ *vigil, _ Event, err error) {
 			// When that trade ends the job holds again, and we are inside.
 			v.add(d.watchFile(t.entry.name() + lockSuffix))
 		}
-		return nil, v, Event{Blocker: dec.blocker, Place: a.place(entries, held)}, nil
+		return nil, v, Event{Blocker: dec.blocker, Holder: holding(held), Place: a.place(entries, held)}, nil
 	}
 	// A lapsed holder lives and may wake at any time: it is evicted in the
 	// session that admits us. A dead one is marked when its survivors are gone.
 	for _, t := range dec.passed {
-		if t.Standing == Lapsed {
-			if err := d.evict(a.hold, t); err != nil {
-				return nil, nil, Event{}, d.cannot("evict the holder past its ttl", err)
-			}
+		if t.Standing != Lapsed {
+			a.dead = append(a.dead, t)
+			continue
 		}
+		if err := d.evict(a.hold, t); err != nil {
+			return nil, nil, Event{}, d.cannot("evict the holder past its ttl", err)
+		}
+		a.evicted = append(a.evicted, t)
 	}
 	return a.hold, nil, Event{}, nil
 }

@@ -85,6 +85,8 @@ func limit(t *lock.Ticket) string {
 	ttl := t.Record.TTL()
 	held, ok := t.HeldFor()
 	switch {
+	case t.Standing == lock.Lapsed && (ttl <= 0 || held < ttl):
+		return fmt.Sprintf("nobody can prove that its process is the one that took it, and the maximum of %s is over", span(time.Duration(t.Record.MaxHoldSeconds)*time.Second))
 	case ttl <= 0:
 		return "it has no ttl: it lasts until it is released or its process ends"
 	case !ok:

@@ -103,6 +103,11 @@ type attempt struct {
 // error it returns, nothing is held and no ticket is left.
 func (d *Dir) Acquire(ctx context.Context, req Request) (*Hold, error) {
 	a := &attempt{d: d, req: req, own: -1, started: d.host.now().Boot}
+	if d.host.self.PIDNS == 0 {
+		// Others would take our pid for one of their own namespace, and judge
+		// whatever has that number there.
+		return nil, &UnusableError{Path: d.Path, Problem: "this process cannot tell its pid namespace (is /proc mounted?), so nobody could tell whether it lives"}
+	}
 	if req.Anchor.PID == 0 {
 		a.req.Anchor = d.selfParty()
 	}
@@ -279,7 +284,7 @@ func (a *attempt) turn() (_ *Hold, _ *vigil, _ Event, err error) {
 	// A lapsed holder lives and may wake at any time: it is evicted in the
 	// session that admits us. A dead one is marked when its survivors are gone.
 	for _, t := range dec.passed {
-		if t.Standing != Lapsed {
+		if t.Standing == Dead {
 			a.dead = append(a.dead, t)
 			continue
 		}

@@ -109,7 +109,8 @@ func (k *keeper) outlast() {
 			names[i] = describe(p)
 		}
 		// In the history, for nobody is there to be told.
-		_ = k.hold.amend(func(r *Record) { r.LeftRunning, r.LeftNames = len(left), Flatten(join(names), MaxText) })
+		n := len(left)
+		_ = k.hold.amend(func(r *Record) { r.LeftRunning, r.LeftNames = &n, Flatten(join(names), MaxText) })
 	}
 	_ = k.hold.Release()
 }

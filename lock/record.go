@@ -98,9 +98,9 @@ type Record struct {
 	Previous          *Previous         `json:"previous,omitempty"`
 	Gate              string            `json:"gate,omitempty"`
 	Survivors         string            `json:"survivors,omitempty"`
-	LeftRunning       int               `json:"left_running,omitempty"` // processes that outlived the hold
 	LeftNames         string            `json:"left_running_names,omitempty"`
 	RunnableAtAcquire *int              `json:"runnable_at_acquire,omitempty"`
+	LeftRunning       *int              `json:"left_running,omitempty"` // processes that outlived the run, or the job
 	LockScope         string            `json:"lock_scope,omitempty"`
 	Version           string            `json:"version,omitempty"`
 	Job               map[string]string `json:"job,omitempty"`

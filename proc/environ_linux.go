@@ -84,21 +84,22 @@ func environ(pid int, buf []byte) (_ []byte, ok bool) {
 }
 
 // threadEnviron reads the environment through any thread that still has memory.
+// Those that have none belong to root and may not be read (task_dump_owner in
+// fs/proc/base.c), which says nothing about the others.
 func threadEnviron(dir string, buf []byte) (_ []byte, ok bool) {
 	tids, err := numbered(dir)
 	if err != nil {
 		return buf[:0], gone(err)
 	}
+	ok = true
 	for _, tid := range tids {
 		buf, err = readEnviron(dir+"/"+strconv.Itoa(tid)+"/environ", buf)
-		if err != nil && !gone(err) {
-			return buf[:0], false
-		}
-		if len(buf) > 0 {
+		if err == nil && len(buf) > 0 {
 			return buf, true
 		}
+		ok = ok && (err == nil || gone(err))
 	}
-	return buf[:0], true
+	return buf[:0], ok
 }
 
 func readEnviron(path string, buf []byte) ([]byte, error) {

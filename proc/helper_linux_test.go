@@ -28,7 +28,7 @@ const (
 )
 
 func init() {
-	if os.Getenv(modeEnv) == "leaderless" {
+	if mode := os.Getenv(modeEnv); mode == "leaderless" || mode == "exec" {
 		runtime.LockOSThread() // main must run on the main thread
 	}
 }
@@ -64,6 +64,8 @@ func TestMain(m *testing.M) {
 		helpLook()
 	case "leaderless":
 		helpLeaderless()
+	case "exec":
+		helpExec()
 	case "recycle":
 		helpRecycle()
 	case "family":
@@ -88,6 +90,7 @@ type looked struct {
 	Here Vantage
 	Self Identity
 	Is   []string // the liveness of each identity that was given
+	Kill []answer // and what exists says
 }
 
 type carried struct {
@@ -101,6 +104,7 @@ func helpLook() {
 	r := looked{Here: Here(), Self: Self()}
 	for _, id := range ids {
 		r.Is = append(r.Is, Look(id).String())
+		r.Kill = append(r.Kill, exists(id.PID))
 	}
 	must(json.NewEncoder(os.Stdout).Encode(r))
 	io.Copy(io.Discard, os.Stdin)
@@ -123,6 +127,20 @@ func helpLeaderless() {
 		os.Exit(0)
 	}()
 	syscall.Syscall(unix.SYS_EXIT, 0, 0, 0)
+}
+
+// helpExec becomes "hold" from a thread that is not the leader, when told to.
+func helpExec() {
+	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			must(errors.New("this is the main thread"))
+		}
+		fmt.Println("ready to exec")
+		os.Stdin.Read(make([]byte, 3))
+		must(unix.Exec("/proc/self/exe", []string{"hold"}, []string{modeEnv + "=hold"}))
+	}()
+	select {}
 }
 
 // helpRecycle runs as pid 1 of its own pid namespace and gives one pid to two
@@ -195,7 +213,8 @@ type helper struct {
 // helperCmd prepares a helper; exec it with start.
 func helperCmd(mode string, env ...string) *exec.Cmd {
 	c := exec.Command("/proc/self/exe")
-	c.Env = append([]string{modeEnv + "=" + mode}, env...)
+	// Under -race an exit would otherwise sleep for a second.
+	c.Env = append([]string{modeEnv + "=" + mode, "GORACE=atexit_sleep_ms=0"}, env...)
 	c.Stderr = os.Stderr
 	return c
 }
@@ -251,8 +270,8 @@ func holder(t *testing.T, env ...string) (*helper, Identity) {
 	return h, id
 }
 
-// dead waits until the process has exited, and leaves it a zombie.
-func dead(t *testing.T, pid int) {
+// waitDead waits until the process has exited, and leaves it a zombie.
+func waitDead(t *testing.T, pid int) {
 	t.Helper()
 	for {
 		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)

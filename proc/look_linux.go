@@ -41,6 +41,16 @@ func Identify(pid int) (Identity, error) {
 	return identify(pid, Here(), linux)
 }
 
+// Identify is the identity of this process. The error is ErrGone when it has
+// ended, even if its pid has gone to another since.
+func (p Process) Identify() (Identity, error) {
+	id, err := Identify(p.PID)
+	if err == nil && id.Start != 0 && id.Start != p.Start {
+		return Identity{}, ErrGone
+	}
+	return id, err
+}
+
 func identify(pid int, here Vantage, k kernel) (Identity, error) {
 	id := Identity{PID: pid, PIDNS: here.PIDNS, BootID: here.BootID, TimeNS: here.TimeNS}
 	fd, l, e := look(id, here, k, true)
@@ -99,9 +109,7 @@ func look(id Identity, here Vantage, k kernel, all bool) (pidfd int, l Liveness,
 			}
 		},
 		func() {
-			if !here.ProcOurs {
-				return
-			}
+			// Refused where /proc is not of our pid namespace.
 			if s, err := k.stat(id.PID); err == nil {
 				e.start = s.Start
 				e.corpse = s.corpse()

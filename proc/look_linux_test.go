@@ -48,7 +48,7 @@ func TestOpen(t *testing.T) {
 		t.Error("the pidfd is readable before the process exits")
 	}
 	h.in.Close()
-	dead(t, id.PID)
+	waitDead(t, id.PID)
 	if exited(fd) != yes {
 		t.Error("the pidfd is not readable after the process exited")
 	}
@@ -98,7 +98,7 @@ func TestZombie(t *testing.T) {
 	_, control := holder(t)
 	wantLook(t, "before", id, Alive)
 	h.Process.Kill()
-	dead(t, id.PID)
+	waitDead(t, id.PID)
 	if s, err := Stat(id.PID); err != nil || s.State != 'Z' || s.Start != id.Start {
 		t.Fatalf("Stat = %+v, %v: that is no zombie of the same process", s, err)
 	}
@@ -150,10 +150,58 @@ func TestLeaderless(t *testing.T) {
 		t.Errorf("Identify = %+v, %v, want %+v as before", id2, err, id)
 	}
 	h.in.Close()
-	dead(t, id.PID)
+	waitDead(t, id.PID)
 	wantLook(t, "last thread gone", id, Gone)
 	if _, l, _ := look(id, Here(), noPidfd, false); l != Gone {
 		t.Errorf("last thread gone, without a pidfd: %v, want gone", l)
+	}
+}
+
+// execve from a thread that is not the leader makes it the leader: other task,
+// same process.
+func TestExecFromThread(t *testing.T) {
+	h := start(t, helperCmd("exec"))
+	if got := h.line(t); got != "ready to exec" {
+		t.Fatal(got)
+	}
+	id, err := Identify(h.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, l := Open(id)
+	if l != Alive {
+		t.Fatal(l)
+	}
+	defer unix.Close(fd)
+	h.in.Write([]byte("go\n"))
+	if got := h.line(t); got != "ready" {
+		t.Fatal(got)
+	}
+	wantLook(t, "after exec", id, Alive)
+	wantLook(t, "after exec, by start time", bare(id), Alive)
+	if exited(fd) != no {
+		t.Error("the pidfd is readable after exec")
+	}
+}
+
+func TestProcessIdentify(t *testing.T) {
+	h, id := holder(t)
+	p, err := Stat(id.PID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := p.Identify(); err != nil || got != id {
+		t.Errorf("%+v, %v, want %+v", got, err, id)
+	}
+	p.Start--
+	if got, err := p.Identify(); err != ErrGone {
+		t.Errorf("earlier process of that pid: %+v, %v, want ErrGone", got, err)
+	}
+	p.Start++
+	h.Process.Kill()
+	waitDead(t, id.PID)
+	if got, err := p.Identify(); err != ErrGone {
+		t.Errorf("zombie: %+v, %v, want ErrGone", got, err)
 	}
 }
 
@@ -305,6 +353,20 @@ func TestLookIsLazy(t *testing.T) {
 	}
 }
 
+// Before pidfs all pidfds had the inode of one anonymous file.
+func TestInodeOnlyOnPidfs(t *testing.T) {
+	defer onPidfs.Store(onPidfs.Load())
+	onPidfs.Store(uint32(unasked))
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if ino := pidfsInode(fd); ino != 0 {
+		t.Errorf("inode %d of a file that is not on pidfs, want 0", ino)
+	}
+}
+
 func TestRecycledPID(t *testing.T) {
 	needRoot(t)
 	c := helperCmd("recycle", mountEnv+"=")
@@ -409,13 +471,13 @@ func TestOtherUser(t *testing.T) {
 		inode = "alive"
 	}
 	for _, tt := range []struct {
-		name  string
-		env   []string
-		start string // judged by start time
+		name         string
+		env          []string
+		whole, start string // judged by all of it, by the start time
 	}{
-		{"plain", nil, "alive"},
-		{"hidepid=1", []string{mountEnv + "=hidepid=1"}, "running"},
-		{"hidepid=2", []string{mountEnv + "=hidepid=2"}, "running"},
+		{"plain", nil, "alive", "alive"},
+		{"hidepid=1", []string{mountEnv + "=hidepid=1"}, inode, "running"},
+		{"hidepid=2", []string{mountEnv + "=hidepid=2"}, inode, "running"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := helperCmd("look", append(tt.env, uidEnv+"=65534")...)
@@ -423,19 +485,17 @@ func TestOtherUser(t *testing.T) {
 				c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS}
 			}
 			_, r := lookFrom(t, c, id, bare(id), deadID)
-			if want := inode; tt.env == nil {
-				want = "alive"
-				if r.Is[0] != want {
-					t.Errorf("%s, want %s", r.Is[0], want)
-				}
-			} else if r.Is[0] != want {
-				t.Errorf("%s, want %s", r.Is[0], want)
+			if r.Is[0] != tt.whole {
+				t.Errorf("%s, want %s", r.Is[0], tt.whole)
 			}
 			if r.Is[1] != tt.start {
 				t.Errorf("by start time: %s, want %s", r.Is[1], tt.start)
 			}
 			if r.Is[2] != "gone" {
 				t.Errorf("dead: %s, want gone", r.Is[2])
+			}
+			if r.Kill[0] != yes || r.Kill[2] != no {
+				t.Errorf("exists: %v of the live one, %v of the dead, want yes, no", r.Kill[0], r.Kill[2])
 			}
 		})
 	}

@@ -26,9 +26,12 @@ func SetSubreaper() error {
 // process. Nothing else in this project sends one. The error is ErrGone when the
 // process has been reaped; a zombie takes the signal and nothing happens.
 func SignalFD(pidfd int, sig unix.Signal) error {
-	if err := unix.PidfdSendSignal(pidfd, sig, nil, 0); err == unix.ESRCH {
-		return ErrGone
-	} else {
-		return err
+	if pidfd < 0 {
+		return unix.EBADF // the kernel reads some of these as ourselves (PIDFD_SELF)
 	}
+	err := unix.PidfdSendSignal(pidfd, sig, nil, 0)
+	if err == unix.ESRCH {
+		return ErrGone
+	}
+	return err
 }

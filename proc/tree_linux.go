@@ -10,27 +10,23 @@ import (
 
 // Ancestors are the parent of a process, the parent's parent and so on. It ends
 // at what cannot be read and below pid 0, which is outside our pid namespace.
-func Ancestors(pid int) []Process {
+func Ancestors(pid int) []Process { return ancestors(pid, Stat) }
+
+func ancestors(pid int, stat func(pid int) (Process, error)) []Process {
 	var as []Process
-	child, err := Stat(pid)
-	for err == nil && child.PPID != 0 && len(as) < 1<<12 {
-		var parent Process
-		// A parent is never younger than its child. If it seems to be, it has died
-		// in between and its pid went to another, and the child has a new parent.
-		for range 3 {
-			if parent, err = Stat(child.PPID); err == nil && parent.Start <= child.Start {
+	child, err := stat(pid)
+	for tries := 0; err == nil && child.PPID != 0; {
+		parent, perr := stat(child.PPID)
+		// A parent is never younger than its child. If it seems to be, or is not
+		// there, it has died since the child was read, its pid may have gone to
+		// another, and the child has a new parent: ask the child again.
+		if perr != nil || parent.Start > child.Start {
+			c, cerr := stat(child.PID)
+			if tries++; tries > 3 || cerr != nil || c.Start != child.Start || c.PPID == child.PPID {
 				break
 			}
-			ppid := child.PPID
-			if c, cerr := Stat(child.PID); cerr != nil || c.Start != child.Start || c.PPID == ppid {
-				return as
-			} else {
-				child = c
-			}
-			err = ErrGone
-		}
-		if err != nil {
-			break
+			child = c
+			continue
 		}
 		if parent.PID == pid || slices.ContainsFunc(as, func(p Process) bool { return p.PID == parent.PID }) {
 			break
@@ -41,31 +37,43 @@ func Ancestors(pid int) []Process {
 	return as
 }
 
-// Descendants are the children of a process, their children and so on, zombies
-// included, in the order of one walk through /proc. What is started during the
-// walk may be missed, and so is what lost its parent and went to another.
+// Descendants are the children of a process, their children and so on, nearest
+// first and zombies included, by one walk through /proc. What is started during the
+// walk may be missed, and what lost its parent and went to another is not below.
 func Descendants(pid int) []Process {
 	pids, err := pids()
 	if err != nil {
 		return nil
 	}
-	children := map[int][]stat{}
+	all := make([]Process, 0, len(pids))
 	for _, p := range pids {
 		if s, err := readStat(p); err == nil {
-			children[s.PPID] = append(children[s.PPID], s)
+			all = append(all, s.Process)
 		}
 	}
-	var ds []Process
+	ds := below(pid, all)
+	// The uid, which costs the most, only of those that matter.
+	for i, d := range ds {
+		if p, err := Stat(d.PID); err == nil && p.Start == d.Start {
+			ds[i] = p
+		}
+	}
+	return ds
+}
+
+// below are the descendants of pid among all, each once: read while pids were
+// given away anew, all need not be a tree.
+func below(pid int, all []Process) (ds []Process) {
+	children := make(map[int][]Process, len(all))
+	for _, p := range all {
+		children[p.PPID] = append(children[p.PPID], p)
+	}
 	seen := map[int]bool{pid: true}
 	for queue := []int{pid}; len(queue) > 0; queue = queue[1:] {
-		for _, s := range children[queue[0]] {
-			if seen[s.PID] {
-				continue
-			}
-			seen[s.PID] = true
-			queue = append(queue, s.PID)
-			// The uid of those that matter only.
-			if p, err := Stat(s.PID); err == nil && p.Start == s.Start {
+		for _, p := range children[queue[0]] {
+			if !seen[p.PID] {
+				seen[p.PID] = true
+				queue = append(queue, p.PID)
 				ds = append(ds, p)
 			}
 		}

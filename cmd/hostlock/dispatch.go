@@ -31,6 +31,8 @@ func dispatch(name string, args []string) int {
 		return report(provenance(args))
 	case "log":
 		return report(history(args))
+	case "run":
+		return run(args)
 	}
 	return report(usageError("hostlock", "there is no command %q", lock.Flatten(name, 60)))
 }

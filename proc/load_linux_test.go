@@ -1,0 +1,134 @@
+package proc
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The figure follows load that the test starts: with three spinning threads it
+// cannot be below four, for the reader is one itself.
+func TestRunnable(t *testing.T) {
+	n, err := Runnable()
+	if err != nil || n < 1 {
+		t.Fatalf("Runnable() = %d, %v, want at least ourselves", n, err)
+	}
+	const spinners = 3
+	for range spinners {
+		h := start(t, helperCmd("spin"))
+		h.line(t)
+	}
+	// A CPU quota may take them off the queue for a moment.
+	for deadline := time.Now().Add(5 * time.Second); n < spinners+1 && time.Now().Before(deadline); {
+		if n, err = Runnable(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n < spinners+1 {
+		t.Errorf("Runnable() = %d with %d spinning", n, spinners)
+	}
+}
+
+func TestBusy(t *testing.T) {
+	spin := start(t, helperCmd("spin"))
+	spin.line(t)
+	spinID, err := Identify(spin.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, idle := holder(t)
+	dead, deadID := holder(t)
+	dead.Process.Kill()
+	dead.Wait()
+	unseen := idle
+	unseen.PIDNS++
+	recycled := spinID
+	recycled.Start++
+	recycled.PIDFSIno = 0
+
+	cores := Busy([]Identity{spinID, idle, deadID, unseen, recycled}, 300*time.Millisecond)
+	// A loaded test machine may give the spinner less than its core, never nothing.
+	if cores[0] < 0.05 || cores[0] > 4 {
+		t.Errorf("spinning: %.3f cores", cores[0])
+	}
+	if cores[1] > 0.05 {
+		t.Errorf("idle: %.3f cores", cores[1])
+	}
+	if cores[2] != 0 {
+		t.Errorf("dead: %v cores, want 0", cores[2])
+	}
+	if !math.IsInf(cores[3], 1) {
+		t.Errorf("not to be seen: %v cores, want +Inf", cores[3])
+	}
+	if cores[4] != 0 {
+		t.Errorf("another process with its pid: %v cores, want 0", cores[4])
+	}
+
+	host, err := HostBusy(300 * time.Millisecond)
+	if err != nil || host < 0.3 {
+		t.Errorf("HostBusy = %.3f, %v, with one spinning", host, err)
+	}
+	if ticks, err := CPUTicks(spinID.PID); err != nil || ticks == 0 {
+		t.Errorf("CPUTicks of the spinner = %d, %v", ticks, err)
+	}
+	if _, err := CPUTicks(deadID.PID); err == nil {
+		t.Error("CPUTicks of a dead process: no error")
+	}
+}
+
+func TestCoresUsed(t *testing.T) {
+	tests := []struct {
+		before, after uint64
+		elapsed       time.Duration
+		want          float64
+	}{
+		{100, 300, time.Second, 2},
+		{0, 50, 500 * time.Millisecond, 1},
+		{100, 100, time.Second, 0},
+		{300, 100, time.Second, 0},
+		{100, 300, 0, 0},
+	}
+	for _, tt := range tests {
+		if got := coresUsed(tt.before, tt.after, tt.elapsed); got != tt.want {
+			t.Errorf("coresUsed(%d, %d, %v) = %v, want %v", tt.before, tt.after, tt.elapsed, got, tt.want)
+		}
+	}
+}
+
+// A start time and the boot clock are the same clock.
+func TestBootTime(t *testing.T) {
+	before := BootTime()
+	_, id := holder(t)
+	after := BootTime()
+	started := time.Duration(id.Start) * time.Second / TicksPerSecond
+	if started < before-time.Second/TicksPerSecond || started > after {
+		t.Errorf("started at %v, want between %v and %v", started, before, after)
+	}
+}
+
+func TestSignalFD(t *testing.T) {
+	h, id := holder(t)
+	fd, l := Open(id)
+	if l != Alive {
+		t.Fatal(l)
+	}
+	defer unix.Close(fd)
+	if err := SignalFD(fd, unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	waitDead(t, id.PID)
+	if err := SignalFD(fd, unix.SIGTERM); err != nil {
+		t.Errorf("signal to a zombie: %v", err)
+	}
+	h.Wait()
+	if err := SignalFD(fd, unix.SIGTERM); err != ErrGone {
+		t.Errorf("signal to a reaped process: %v, want ErrGone", err)
+	}
+	for _, fd := range []int{-1, -10000, -10001} { // the latter two are PIDFD_SELF
+		if err := SignalFD(fd, 0); err != unix.EBADF {
+			t.Errorf("signal to pidfd %d: %v, want EBADF", fd, err)
+		}
+	}
+}

@@ -25,6 +25,7 @@ type Call struct {
 	Notify  func(lock.Event)                    // tells of the wait
 	Say     func(format string, args ...any)    // one line, made harmless
 	Outcome func(err error) string              // as it is published
+	Line    func([]lock.Field) string           // the one-line form of provenance
 	Host    string
 }
 

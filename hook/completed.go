@@ -40,7 +40,7 @@ func (c *Call) JobCompleted(job lock.Party) {
 		if t.Record.JobEndedAt == nil {
 			c.Say("WARNING: the keeper of the hold is gone: it ends with the job's process")
 		}
-		c.warnIf(c.files().summary(c.account(t, waiting, "")))
+		c.warnIf(c.files().summary(c.account(t, nil, waiting, "")))
 	}
 	if len(ended) == 0 {
 		c.missed(d)
@@ -58,16 +58,13 @@ func (c *Call) missed(d *lock.Dir) {
 	for i := len(past) - 1; i >= 0; i-- {
 		p := past[i]
 		// The job's own steps have holds too; those were held by a run.
-		if p.Job["runner_tracking_id"] != id || p.Anchor.Comm != "Runner.Worker" || p.End == "released" {
+		how := lostHow(p)
+		if how == "" || p.Job["runner_tracking_id"] != id || p.Anchor.Comm != "Runner.Worker" {
 			continue
 		}
-		how := "the host was released by force while the job ran"
-		if p.End == "taken_over" {
-			how = "the host was taken over while the job ran: it was past its ttl, or its process could not be seen"
-		}
-		c.Say("WARNING: %s, at %s", how, clock(p.EndedAt))
+		c.Say("WARNING: %s", how)
 		t := &lock.Ticket{Seq: p.Seq, Record: &p.Record, UID: p.UID}
-		c.warnIf(c.files().summary(c.account(t, 0, how)))
+		c.warnIf(c.files().summary(c.account(t, nil, 0, how)))
 		return
 	}
 }

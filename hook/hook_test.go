@@ -362,14 +362,20 @@ func TestWorkerKilledWhileWaiting(t *testing.T) {
 
 func TestPeersTextFormsNothing(t *testing.T) {
 	h := newHost(t)
-	h.hold("--owner", "a::b", "--reason",
-		"::forged::1 ##[forged]2\n::forged::3\r::forged::4\x1b[2J | cell <b>bold</b> @everyone `code` _GitHubActionsFileCommandDelimeter_\nFORGED=5")
+	h.hold("--owner", "a:b#c", "--reason",
+		"::forged::1 ##[forged]2\n::forged::3\r::forged::4\x1b[2J | cell <b>bold</b> @everyone `code` '\"; touch forged; ' _GitHubActionsFileCommandDelimeter_\nFORGED=5")
 	env := h.hooked()
 	env["HOSTLOCK_HOOK_TIMEOUT"] = "1"
 	action := actionStep(t, map[string]string{"timeout": "1", "reason": "x"})
-	action.If = "always()"
-	r := runJob(t, h.bin, job{RunnerEnv: env, Steps: []step{action}})
-	for _, s := range r.Steps {
+	running := actionStep(t, map[string]string{"timeout": "1", "reason": "x", "run": "true"})
+	running.If = "always()"
+	refused := runJob(t, h.bin, job{RunnerEnv: env, Steps: []step{running}})
+	if started := refused.step(t, "Set up runner"); started.Exit != 3 || started.Summary == "" {
+		t.Errorf("started hook: exit %d, summary %q", started.Exit, started.Summary)
+	}
+	// Without the hook both forms of the action meet the peer themselves.
+	met := runJob(t, h.bin, job{RunnerEnv: h.env(), Steps: []step{action, running}})
+	for _, s := range append(refused.Steps, met.Steps...) {
 		for _, c := range s.Commands {
 			if c.Name == "forged" || strings.Contains(c.Properties, "forged") {
 				t.Errorf("%s: forged command %+v", s.Name, c)
@@ -380,16 +386,23 @@ func TestPeersTextFormsNothing(t *testing.T) {
 				t.Errorf("%s: line %q", s.Name, line)
 			}
 		}
-		for _, bad := range []string{"<b>", "@everyone", "| cell", "\x1b"} {
+		for _, bad := range []string{"<b>", "@everyone", "| cell", "\x1b", "`code`"} {
 			if strings.Contains(s.Summary, bad) {
 				t.Errorf("%s: summary has %q", s.Name, bad)
+			}
+		}
+		for name, value := range s.Outputs {
+			if strings.ContainsAny(value, "'`<|@$;\x1b") || strings.Contains(value, "::") {
+				t.Errorf("%s: output %s is %q", s.Name, name, value)
 			}
 		}
 		if len(s.FileErrors) > 0 || s.Env["FORGED"] != "" || s.Outputs["FORGED"] != "" {
 			t.Errorf("%s: command files %v %v %v", s.Name, s.FileErrors, s.Env, s.Outputs)
 		}
 	}
-	if started := r.step(t, "Set up runner"); started.Exit != 3 || started.Summary == "" {
-		t.Errorf("started hook: exit %d, summary %q", started.Exit, started.Summary)
+	for _, s := range met.Steps {
+		if !strings.HasPrefix(s.Name, "Post") && (s.Exit != 3 || s.Summary == "" || s.Outputs["outcome"] != "timed_out" || s.Outputs["held-by"] != "a:b#c") {
+			t.Errorf("%s: exit %d, outputs %q, summary %q", s.Name, s.Exit, s.Outputs, s.Summary)
+		}
 	}
 }

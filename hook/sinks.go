@@ -38,18 +38,6 @@ func value(s string) string {
 	return strings.ReplaceAll(lock.Flatten(s, maxValue), fileDelimiter, "")
 }
 
-// word is any text as one word of a line of key=value words, which shells
-// and spreadsheets read: what is not made of plain characters is replaced.
-func word(s string) string {
-	b := []byte(lock.Flatten(s, maxValue))
-	for i, c := range b {
-		if !alphanumeric(c) && strings.IndexByte("_.-/:+<=>#", c) < 0 || c == ':' && i > 0 && b[i-1] == ':' {
-			b[i] = '_'
-		}
-	}
-	return string(b)
-}
-
 func alphanumeric(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
 }

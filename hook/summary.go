@@ -69,7 +69,7 @@ func folded(title, json string) string {
 
 // account is the summary of a hold: first whether to believe the numbers, then
 // what there is to know of the lock, and last the whole record.
-func (c *Call) account(t *lock.Ticket, waiting int, lost string) string {
+func (c *Call) account(t *lock.Ticket, command *int, waiting int, lost string) string {
 	r := t.Record
 	var b strings.Builder
 	fmt.Fprintf(&b, "### hostlock\n\n%s.\n\n", judge(r, lost).line())
@@ -82,6 +82,9 @@ func (c *Call) account(t *lock.Ticket, waiting int, lost string) string {
 			[2]string{"waited", span(r.HeldAt.Boot - r.RequestedAt.Boot)})
 	}
 	rows = append(rows, [2]string{"taken over", takeoverText(r)}, [2]string{"gate", cell(orUnknown(r.Gate))})
+	if command != nil {
+		rows = append(rows, [2]string{"command", "exit " + fmt.Sprint(*command)})
+	}
 	if waiting > 0 {
 		rows = append(rows, [2]string{"still in the queue", fmt.Sprint(waiting)})
 	}

@@ -20,3 +20,5 @@ require (
 	github.com/rogpeppe/go-internal v1.16.0
 	golang.org/x/tools v0.26.0 // indirect
 )
+
+require github.com/sethvargo/go-githubactions v1.4.0

@@ -13,3 +13,5 @@ require (
 	github.com/spf13/pflag v1.1.0
 	golang.org/x/sys v0.50.0
 )
+
+require pgregory.net/rapid v1.3.0

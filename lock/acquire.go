@@ -58,6 +58,7 @@ const (
 // An Event is news for whoever waits.
 type Event struct {
 	Blocker  *Ticket // who is in the way; nil when it is not a ticket
+	Holder   *Ticket // who has the host meanwhile; nil if only waiters are in the way
 	Place    int     // live waiters before us that must go first, plus one
 	Deadline time.Time
 	Waited   time.Duration
@@ -218,7 +219,12 @@ func (a *attempt) turn() (_ *Hold, _ *vigil, _ Event, err error) {
 
 	if a.hold != nil && !a.stillQueued() {
 		// Removed, or passed as left: whoever passed us may hold the host. Our
-		// place is gone, our patience is not: to the end of the queue.
+		// place is gone, our patience is not: to the end of the queue. A ticket
+		// that is noted as left must go, or we would wait for ourselves.
+		if _, ok := a.hold.own(); ok {
+			entries = slices.DeleteFunc(entries, func(e entry) bool { return e == a.hold.entry })
+			a.drop()
+		}
 		a.forget()
 	}
 	held := holders(entries, load)
@@ -278,7 +284,7 @@ func (a *attempt) turn() (_ *Hold, _ *vigil, _ Event, err error) {
 			// When that trade ends the job holds again, and we are inside.
 			v.add(d.watchFile(t.entry.name() + lockSuffix))
 		}
-		return nil, v, Event{Blocker: dec.blocker, Place: a.place(entries, held)}, nil
+		return nil, v, Event{Blocker: dec.blocker, Holder: holding(held), Place: a.place(entries, held)}, nil
 	}
 	// A lapsed holder lives and may wake at any time: it is evicted in the
 	// session that admits us. A dead one is marked when its survivors are gone.

@@ -130,3 +130,13 @@ func holders(entries []entry, load func(entry) *Ticket) []*Ticket {
 	}
 	return held
 }
+
+// holding is the first of the holders that counts as holding the host.
+func holding(held []*Ticket) *Ticket {
+	for _, t := range held {
+		if t.Holding() {
+			return t
+		}
+	}
+	return nil
+}

@@ -97,6 +97,7 @@ type Record struct {
 	Gate              string            `json:"gate,omitempty"`
 	Survivors         string            `json:"survivors,omitempty"`
 	RunnableAtAcquire *int              `json:"runnable_at_acquire,omitempty"`
+	LeftRunning       *int              `json:"left_running,omitempty"` // processes of a run that outlived it
 	LockScope         string            `json:"lock_scope,omitempty"`
 	Version           string            `json:"version,omitempty"`
 	Job               map[string]string `json:"job,omitempty"`

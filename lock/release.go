@@ -2,7 +2,11 @@
 
 package lock
 
-import "github.com/org/hostlock-action/proc"
+import (
+	"slices"
+
+	"github.com/org/hostlock-action/proc"
+)
 
 // Release gives back a hold that another process of the same job took: the one
 // with an id, else the one the caller is inside of. Without force it must be the
@@ -81,10 +85,10 @@ func choose(id string, c Caller, held []*Ticket, force bool) (*Ticket, error) {
 	return t, nil
 }
 
-// Reap acknowledges the dead holders of a STALE lock and takes their tickets
-// away; it returns them. It kills nobody and leaves the living, lapsed or not, as
-// they are.
-func (d *Dir) Reap() ([]*Ticket, error) {
+// Reap acknowledges dead holders of a STALE lock and takes their tickets away;
+// it returns those that were still there. It kills nobody and leaves alone what is
+// not among dead, whose survivors nobody has looked for, and what lives.
+func (d *Dir) Reap(dead []*Ticket) ([]*Ticket, error) {
 	if d.fd < 0 {
 		return nil, nil
 	}
@@ -101,7 +105,8 @@ func (d *Dir) Reap() ([]*Ticket, error) {
 	for _, e := range entries {
 		t := d.load(e)
 		d.noteUnseen(t)
-		if t.Standing != Dead {
+		known := func(k *Ticket) bool { return k.entry == t.entry && k.ID() == t.ID() }
+		if t.Standing != Dead || !slices.ContainsFunc(dead, known) {
 			continue
 		}
 		if err := d.evict(nil, t); err != nil {

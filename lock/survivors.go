@@ -50,46 +50,71 @@ func describe(p proc.Process) string {
 	return fmt.Sprintf("%d (%s, uid %d)", p.PID, Flatten(p.Comm, 64), p.UID)
 }
 
+// Survivors are the processes that dead holders left running.
+type Survivors struct {
+	Busy []string // used more than idleBelow of a core while they were looked at
+	Idle []string // daemons that may stay
+	// Unreadable counts the processes that may be survivors too: their
+	// environment, by which they are known, cannot be read.
+	Unreadable int
+
+	busy  []proc.Identity
+	ended []int // pids of those that ended meanwhile
+}
+
+// LookForSurvivors looks once, for idleWindow if there are any, at what dead
+// holders left running. It signals nobody.
+func LookForSurvivors(dead []*Ticket) Survivors {
+	var s Survivors
+	found, unreadable := proc.Carrying(leftBehind(dead))
+	s.Unreadable = unreadable
+	ids := make([]proc.Identity, 0, len(found))
+	var who []proc.Process
+	for _, p := range found {
+		if id, err := proc.Identify(p.PID); err == nil && id.Start == p.Start {
+			ids, who = append(ids, id), append(who, p)
+		}
+	}
+	if len(ids) == 0 {
+		return s
+	}
+	for i, used := range proc.Busy(ids, idleWindow) {
+		switch {
+		case proc.Look(ids[i]) == proc.Gone:
+			s.ended = append(s.ended, ids[i].PID)
+		case used < idleBelow:
+			s.Idle = append(s.Idle, describe(who[i]))
+		default:
+			s.busy, s.Busy = append(s.busy, ids[i]), append(s.Busy, describe(who[i]))
+		}
+	}
+	return s
+}
+
 // drain waits for what dead holders left running, kills nobody, and returns
 // the record's word for what it found. Idle daemons are named and left.
 func (a *attempt) drain(ctx context.Context, dead []*Ticket) (string, error) {
 	drained := make(map[int]bool)
 	for {
-		found, unreadable := proc.Carrying(leftBehind(dead))
-		ids := make([]proc.Identity, 0, len(found))
-		var who []proc.Process
-		for _, p := range found {
-			if id, err := proc.Identify(p.PID); err == nil && id.Start == p.Start {
-				ids, who = append(ids, id), append(who, p)
-			}
+		s := LookForSurvivors(dead)
+		for _, p := range s.ended {
+			drained[p] = true
 		}
-		var busy []proc.Identity
-		var names []string
-		idle := 0
-		if len(ids) > 0 {
-			for i, used := range proc.Busy(ids, idleWindow) {
-				switch {
-				case a.d.host.look(ids[i]) == proc.Gone:
-					drained[ids[i].PID] = true
-				case used < idleBelow:
-					idle++
-					a.say("left running by the dead holder, idle, and let be: " + describe(who[i]))
-				default:
-					busy, names = append(busy, ids[i]), append(names, describe(who[i]))
-				}
-			}
+		for _, p := range s.Idle {
+			a.say("left running by the dead holder, idle, and let be: " + p)
 		}
-		if len(busy) == 0 {
+		if len(s.busy) == 0 {
 			switch {
-			case unreadable > 0:
+			case s.Unreadable > 0:
 				return "unknown", nil
-			case idle > 0:
-				return "idle:" + strconv.Itoa(idle), nil
+			case len(s.Idle) > 0:
+				return "idle:" + strconv.Itoa(len(s.Idle)), nil
 			case len(drained) > 0:
 				return "drained:" + strconv.Itoa(len(drained)), nil
 			}
 			return "none", nil
 		}
+		busy, names := s.busy, s.Busy
 		left, err := a.drainTime(dead)
 		if err != nil {
 			return "", err

@@ -111,6 +111,8 @@ type Ticket struct {
 	body   proc.Liveness
 	unseen bool
 	in     time.Duration
+
+	heldFor time.Duration
 }
 
 // Mode is the ticket's; what cannot be read counts as exclusive.
@@ -129,7 +131,16 @@ func (t *Ticket) ID() string {
 	return t.Record.ID
 }
 
-// Anchor is whether the process lives whose life is the hold's.
+// HeldFor is how long the ticket had held the host when it was read; false if
+// nobody recorded since when.
+func (t *Ticket) HeldFor() (time.Duration, bool) {
+	if t.Record == nil || t.Record.HeldAt == nil || t.Record.HeldAt.IsZero() {
+		return 0, false
+	}
+	return t.heldFor, true
+}
+
+// AnchorLiveness is whether the process lives whose life is the hold's.
 func (t *Ticket) AnchorLiveness() proc.Liveness { return t.anchor }
 
 // Holding reports whether the ticket counts as holding the host: alive, and
@@ -251,6 +262,7 @@ func (d *Dir) witness(t *Ticket, ev *evidence, lockFD int, hasLock bool) {
 			} else {
 				ev.heldFor = d.age(r, r.RequestedAt)
 			}
+			t.heldFor = ev.heldFor
 			ev.marked = t.note.Takeover != NoTakeover
 		} else {
 			probe = t.body == proc.Unknown || t.body == proc.Running

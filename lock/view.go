@@ -146,12 +146,14 @@ func (d *Dir) WaitFree(ctx context.Context, c Caller, timeout time.Duration, not
 	defer w.close()
 	a := &attempt{d: d, req: Request{Wait: true, Notify: notify}, own: -1, started: d.host.now().Boot, waker: w}
 	a.deadline = a.started + timeout
+	var holder *Ticket
 	look := func() (*Ticket, error) {
 		entries, _, err := d.list()
 		if err != nil {
 			return nil, d.cannot("list it", err)
 		}
 		held := holders(entries, d.load)
+		holder = holding(held)
 		outer, err := inside(c, held)
 		if err != nil {
 			return nil, err
@@ -176,7 +178,7 @@ func (d *Dir) WaitFree(ctx context.Context, c Caller, timeout time.Duration, not
 		}
 		if again.entry == t.entry && again.Standing == t.Standing {
 			a.lastSeen = t
-			a.notify(Event{Blocker: t})
+			a.notify(Event{Blocker: t, Holder: holder})
 			if left := a.deadline - d.host.now().Boot; left > 0 {
 				v.within(left)
 				v.wait(w, -1)

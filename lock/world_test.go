@@ -117,7 +117,7 @@ func (w *world) actor(change ...func(*Request)) *actor {
 
 func shared(r *Request)                      { r.Mode = Shared }
 func ttl(d time.Duration) func(*Request)     { return func(r *Request) { r.TTL = d } }
-func within(id string) func(*Request)       { return func(r *Request) { r.Caller.HoldID = id } }
+func within(id string) func(*Request)        { return func(r *Request) { r.Caller.HoldID = id } }
 func timeout(d time.Duration) func(*Request) { return func(r *Request) { r.Timeout = d } }
 func noWait(r *Request)                      { r.Wait = false }
 func strict(r *Request)                      { r.StrictReap = true }

@@ -5,7 +5,7 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
+	"strings"
 
 	"github.com/org/hostlock-action/lock"
 )
@@ -15,6 +15,24 @@ func dispatch(name string, args []string) int {
 	switch name {
 	case lock.KeeperCommand:
 		return lock.Keep()
+	case "acquire":
+		return report(acquire(args))
+	case "release":
+		return report(release(args))
+	case "status":
+		return report(status(args))
+	case "wait":
+		return report(wait(args))
+	case "assert-held":
+		return report(assertHeld(args))
+	case "reap":
+		return report(reap(args))
+	case "provenance":
+		return report(provenance(args))
+	case "log":
+		return report(history(args))
+	case "run":
+		return run(args)
 	}
 	return report(usageError("hostlock", "there is no command %q", lock.Flatten(name, 60)))
 }
@@ -33,7 +51,8 @@ type exitError int
 
 func (e exitError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
-// report prints an error as one line and returns its exit code.
+// report tells an error, and where somebody is in the way, who and what can be
+// done; it returns the exit code.
 func report(err error) int {
 	var exit exitError
 	if errors.As(err, &exit) {
@@ -42,7 +61,10 @@ func report(err error) int {
 	if err == nil {
 		return exitOK
 	}
-	fmt.Fprintln(os.Stderr, "hostlock: "+lock.Flatten(message(err), 4096))
+	say("%s", message(err))
+	for _, line := range advice(err) {
+		say("  %s", line)
+	}
 	return exitCode(err)
 }
 
@@ -58,10 +80,18 @@ func exitCode(err error) int {
 		unusable *lock.UnusableError
 		nested   *lock.NestedError
 		notOurs  *lock.NotOursError
+		doubtful *doubtfulError
+		signal   signalled
 	)
 	switch {
 	case errors.As(err, &usage):
 		return exitUsage
+	case errors.As(err, &signal):
+		return 128 + int(signal.signal)
+	case errors.As(err, &doubtful):
+		return exitDoubtful
+	case errors.Is(err, lock.ErrAnchorGone):
+		return exitBusy
 	case errors.As(err, &busy), errors.As(err, &notOurs), errors.Is(err, lock.ErrNotHeld):
 		return exitBusy
 	case errors.As(err, &timeout):
@@ -80,14 +110,84 @@ func exitCode(err error) int {
 	return exitUnusable
 }
 
-// message is an error with what to do about it.
+// A doubtfulError is a hold that is there and not to be believed.
+type doubtfulError struct{ text string }
+
+func (e *doubtfulError) Error() string { return e.text }
+
+// message is an error as one line.
 func message(err error) string {
-	var usage *usageErr
-	if errors.As(err, &usage) {
+	var (
+		usage   *usageErr
+		busy    *lock.BusyError
+		timeout *lock.TimeoutError
+		refused *lock.ReapRefusedError
+		nested  *lock.NestedError
+		notOurs *lock.NotOursError
+	)
+	switch {
+	case errors.As(err, &usage):
 		if usage.command == "hostlock" {
 			return usage.text + " (see hostlock --help)"
 		}
 		return usage.text + " (see hostlock " + usage.command + " --help)"
+	case errors.As(err, &busy) && busy.Blocker != nil:
+		return "busy: " + inTheWay(busy.Blocker)
+	case errors.As(err, &timeout) && timeout.Blocker != nil:
+		return fmt.Sprintf("timed out after %s of waiting: %s", span(timeout.Waited), inTheWay(timeout.Blocker))
+	case errors.As(err, &refused):
+		return fmt.Sprintf("--strict-reap refuses the host: %s did not release it (%s)", who(refused.Ticket), refused.Kind)
+	case errors.As(err, &nested) && nested.Hold != nil:
+		return fmt.Sprintf("%s (it is the hold of %s)", nested.Problem, who(nested.Hold))
+	case errors.As(err, &notOurs) && notOurs.Ticket != nil:
+		return "that is not yours to release: " + inTheWay(notOurs.Ticket)
 	}
 	return err.Error()
+}
+
+// inTheWay says who has the host or stands before us, since when and what for.
+func inTheWay(t *lock.Ticket) string {
+	if t.Standing == lock.Waits {
+		return fmt.Sprintf("%s waits for %s before us: %s", who(t), machine(), purpose(t))
+	}
+	text := fmt.Sprintf("%s %s %s %s", who(t), verb(t), machine(), since(t))
+	if p := purpose(t); p != "" {
+		text += ": " + p
+	}
+	return text
+}
+
+// advice is what can be done about an error.
+func advice(err error) []string {
+	var (
+		busy    *lock.BusyError
+		timeout *lock.TimeoutError
+		refused *lock.ReapRefusedError
+		gate    *lock.GateError
+		lines   []string
+	)
+	about := func(t *lock.Ticket) {
+		if url := link(t); url != "" {
+			lines = append(lines, "its run: "+url)
+		}
+		if t != nil && t.Standing != lock.Waits {
+			lines = append(lines, limit(t))
+		}
+	}
+	switch {
+	case errors.As(err, &busy):
+		about(busy.Blocker)
+		lines = append(lines, "nothing was taken; --wait queues for it, hostlock status shows the queue")
+	case errors.As(err, &timeout):
+		about(timeout.Blocker)
+		if len(timeout.Survivors) > 0 {
+			lines = append(lines, "left running by a dead holder: "+strings.Join(timeout.Survivors, ", "))
+		}
+		lines = append(lines, "nothing is held; --timeout sets how long to wait, hostlock status shows the queue")
+	case errors.As(err, &refused):
+		lines = append(lines, "nothing was taken and the lock is as it was; hostlock reap acknowledges a dead holder")
+	case errors.As(err, &gate):
+		lines = append(lines, "the host was released; see what keeps it busy, or give the gate another --gate-timeout")
+	}
+	return lines
 }

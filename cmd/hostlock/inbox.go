@@ -1,0 +1,108 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"math/bits"
+	"os"
+	"os/signal"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// passedOn are the signals that somebody sends to hostlock and means for the
+// command. Left out are those that the terminal sends to the whole process group
+// (TSTP, CONT, TTIN, TTOU, WINCH): the command is in ours.
+var passedOn = []unix.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM, unix.SIGTERM}
+
+// ends reports whether a signal asks the command to end, which begins the
+// teardown's clock.
+func ends(s unix.Signal) bool {
+	switch s {
+	case unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM:
+		return true
+	}
+	return false
+}
+
+// A signals is a set of signal numbers.
+type signals uint32
+
+func (s signals) has(n unix.Signal) bool { return s&(1<<n) != 0 }
+
+// first is the lowest number in the set; 0 if it is empty.
+func (s signals) first() unix.Signal {
+	if s == 0 {
+		return 0
+	}
+	return unix.Signal(bits.TrailingZeros32(uint32(s)))
+}
+
+// An inbox keeps the signals that came until the loop takes them. The loop
+// sleeps in poll(2), which knows only descriptors, so there is one. Like the
+// kernel it keeps one of each number.
+type inbox struct {
+	wake    int // eventfd: readable while something may be pending
+	pending atomic.Uint32
+	// ctx ends with the first signal of passedOn; its cause is a signalError.
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+}
+
+// A signalError is a signal as the reason why something was given up.
+type signalError unix.Signal
+
+func (e signalError) Error() string { return unix.SignalName(unix.Signal(e)) }
+
+// listen installs the handlers. What was ignored when we were started (nohup, a
+// background job of a shell without job control) stays ignored, by us and by the
+// command.
+//
+// The Go runtime tells that of HUP and INT only and has by now put its handler
+// over any other. But a shell ignores INT and QUIT together (POSIX, Shell Command
+// Language 2.11), so QUIT follows INT. A TERM that was ignored cannot be told.
+func listen() (*inbox, error) {
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	in := &inbox{wake: fd}
+	in.ctx, in.cancel = context.WithCancelCause(context.Background())
+	if signal.Ignored(unix.SIGINT) {
+		signal.Ignore(unix.SIGQUIT)
+	}
+	for _, s := range passedOn {
+		if !signal.Ignored(s) {
+			in.hear(s, func() { in.cancel(signalError(s)) })
+		}
+	}
+	in.hear(unix.SIGCHLD, func() {})
+	// A reader of our stderr that has gone must not kill us in front of the
+	// command. The handler does not reach the command: exec resets it.
+	in.hear(unix.SIGPIPE, func() {})
+	return in, nil
+}
+
+// hear posts one signal whenever it comes. Each has a channel of its own, so
+// that a flood of one cannot displace another.
+func (in *inbox) hear(s unix.Signal, then func()) {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, s)
+	go func() {
+		for range c {
+			in.pending.Or(1 << s)
+			then()
+			_, _ = unix.Write(in.wake, binary.NativeEndian.AppendUint64(nil, 1))
+		}
+	}()
+}
+
+// take empties the inbox.
+func (in *inbox) take() signals {
+	var count [8]byte
+	_, _ = unix.Read(in.wake, count[:]) // before the set: what comes in between wakes us once too often
+	return signals(in.pending.Swap(0))
+}

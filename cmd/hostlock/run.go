@@ -1,0 +1,197 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/org/hostlock-action/lock"
+	"github.com/org/hostlock-action/proc"
+)
+
+const defaultLinger = 2 * time.Second
+
+// running is the flags of run and what they come to.
+type running struct {
+	*taking
+	killAfter, linger time.Duration
+	argv              []string
+	file              string // what argv[0] names
+}
+
+func parseRun(args []string) (*running, error) {
+	r := &running{taking: newTaking("run"), linger: defaultLinger}
+	r.fs.SetInterspersed(false) // what follows the command's name is the command's
+	r.fs.Var(seconds{&r.killAfter}, "kill-after", "")
+	r.fs.Var(seconds{&r.linger}, "linger", "")
+	if err := r.parse(args); err != nil {
+		return nil, err
+	}
+	r.argv = r.fs.Args()
+	switch {
+	case len(r.argv) == 0:
+		return nil, r.wrong("there is no command to run: hostlock run --reason TEXT -- COMMAND")
+	case r.given("kill-after") && r.killAfter == 0:
+		return nil, r.wrong("--kill-after must be above 0")
+	}
+	return r, nil
+}
+
+// run takes the host, runs a command, gives the host back and returns the
+// command's exit status.
+func run(args []string) int {
+	r, err := parseRun(args)
+	if err != nil {
+		return report(err)
+	}
+	if os.Getenv("HOSTLOCK_REFUSED") == "1" {
+		say("this job was refused the host when it began (HOSTLOCK_REFUSED=1), so nothing is run")
+		say("outcome=%s", lock.Busy)
+		return exitBusy
+	}
+	if r.file, err = lookUp(r.argv[0], os.Getenv("PATH")); err != nil {
+		return reportStart(err)
+	}
+	// From here on a signal gives up the wait or goes to the command, and never
+	// kills us beside it.
+	in, err := listen()
+	if err != nil {
+		return report(fmt.Errorf("cannot listen for signals: %w", err))
+	}
+	c := caller()
+	job := watchJob(c.Forebears)
+
+	d, err := open(r.lockDir)
+	if err != nil {
+		return reportOutcome(err)
+	}
+	req := r.request(c, r.argv)
+	req.Join, req.Notify = lock.JoinTicket, newProgress()
+	stop := job.during(in)
+	h, err := d.Acquire(in.ctx, req)
+	stop()
+	if err == nil && in.ctx.Err() != nil {
+		err = errors.Join(&lock.InterruptedError{Cause: context.Cause(in.ctx)}, h.Release())
+	}
+	if err != nil {
+		warn(d)
+		return reportOutcome(err)
+	}
+	return r.hold(d, h, in, job)
+}
+
+// hold runs the command while the host is held.
+func (r *running) hold(d *lock.Dir, h *lock.Hold, in *inbox, job *jobWatch) int {
+	// What is said while the host is held must not wait for a reader; what
+	// does not fit is said afterwards.
+	var later []string
+	s := &supervisor{in: in, job: job, plan: planFor(job != nil, r.killAfter), linger: r.linger, family: newFamily(h.Record.ID),
+		say: func(format string, args ...any) {
+			line := fmt.Sprintf(format, args...)
+			if len(later) == 0 && writable() {
+				say("%s", line)
+			} else {
+				later = append(later, line)
+			}
+		}}
+	if err := proc.SetSubreaper(); err != nil {
+		s.say("WARNING: what the command leaves running will not be seen: %s", err)
+	}
+	exports := []string{
+		"HOSTLOCK_HELD=1",
+		lock.EnvHoldID + "=" + h.Record.ID,
+		"HOSTLOCK_ANCHOR_PID=" + strconv.Itoa(os.Getpid()),
+		"HOSTLOCK_DIR=" + d.Path,
+	}
+	// An owner only if somebody declared one: by a default from $USER everybody's
+	// lock would read as mine.
+	if h.Record.OwnerDeclared {
+		exports = append(exports, "HOSTLOCK_OWNER="+h.Record.Owner)
+	}
+	var status int
+	var failed error
+	s.command, failed = launch(r.file, r.argv, environ(os.Environ(), exports))
+	if failed == nil {
+		s.early = in.take()
+		s.result = s.run()
+		status = exitStatus(s.result.status)
+	}
+	held := proc.BootTime() - h.Record.HeldAt.Boot
+	if n := len(s.result.left); n > 0 {
+		h.Record.LeftRunning = &n
+		s.say("WARNING: left running by the command, and let be: %s", names(s.result.left))
+	}
+	released := h.Release()
+
+	for _, line := range later {
+		say("%s", line)
+	}
+	warn(d)
+	if failed != nil {
+		status = reportStart(failed)
+	}
+	var taken *lock.TakenOverError
+	switch {
+	case errors.As(released, &taken):
+		say("WARNING: %s", released)
+		if status == 0 {
+			status = exitDoubtful
+		}
+	case released != nil:
+		say("WARNING: the host could not be released in order and is free when hostlock has ended: %s", released)
+	}
+	say("%s", summary(&h.Record, held))
+	return status
+}
+
+// summary is the one line that a run ends with.
+func summary(rec *lock.Record, held time.Duration) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "outcome=%s hold_id=%s wait_secs=%.3f held_secs=%.3f", rec.Outcome, rec.ID, max(0, rec.HeldAt.Boot-rec.RequestedAt.Boot).Seconds(), held.Seconds())
+	if rec.Gate != "none" {
+		fmt.Fprintf(&b, " gate=%s", rec.Gate)
+	}
+	if rec.Survivors != "none" {
+		fmt.Fprintf(&b, " survivors=%s", rec.Survivors)
+	}
+	if rec.LeftRunning != nil {
+		fmt.Fprintf(&b, " left_running=%d", *rec.LeftRunning)
+	}
+	return b.String()
+}
+
+// reportStart tells why a command did not start.
+func reportStart(err error) int {
+	var e *startError
+	if !errors.As(err, &e) {
+		return report(err)
+	}
+	say("%s", e)
+	return e.status
+}
+
+// reportOutcome tells why the host was not taken.
+func reportOutcome(err error) int {
+	code := report(err)
+	if outcome := outcomeOf(err); outcome != "" {
+		say("outcome=%s", outcome)
+	}
+	// What ended the wait would have ended the command.
+	var signal signalError
+	var job jobError
+	switch {
+	case errors.As(err, &signal):
+		return 128 + int(signal)
+	case errors.As(err, &job):
+		return 128 + int(unix.SIGTERM)
+	}
+	return code
+}

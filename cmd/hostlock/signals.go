@@ -1,0 +1,39 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// A signalled wait was ended by a signal. Nothing is held.
+type signalled struct{ signal syscall.Signal }
+
+func (s signalled) Error() string { return s.signal.String() }
+
+// untilSignalled returns a context that INT, TERM and HUP end, with a
+// signalled cause. A signal that our caller ignores stays ignored (nohup(1),
+// a background job of a shell).
+func untilSignalled() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	signals := make(chan os.Signal, 1)
+	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+		if !signal.Ignored(s) {
+			signal.Notify(signals, s)
+		}
+	}
+	go func() {
+		select {
+		case s := <-signals:
+			cancel(signalled{s.(syscall.Signal)})
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		cancel(nil)
+	}
+}

@@ -1,6 +1,7 @@
 package proc
 
 import (
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,20 +20,23 @@ func ReadCounters() Counters { return readCounters(genuine) }
 
 func readCounters(fs kernelFiles) Counters {
 	c := Counters{Mono: monotonic()}
+	var online []int
 	if b, err := fs("/proc/stat", maxCPULine); err == nil {
 		if cpu, err := parseCPUTimes(b); err == nil {
 			c.CPU = &cpu
 		}
 	}
 	if b, err := fs(cpuDir+"/online", maxCPUList); err == nil {
-		c.Online, _ = parseCPUList(b)
+		if cpus, err := parseCPUList(b); err == nil {
+			c.Online, online = strings.TrimSuffix(string(b), "\n"), cpus
+		}
 	}
 	if b, err := fs("/proc/pressure/cpu", 512); err == nil {
 		if us, err := parsePressureSome(b); err == nil {
 			c.PressureUS = &us
 		}
 	}
-	c.Throttle = throttleCounts(fs, c.Online)
+	c.Throttle = throttleCounts(fs, online)
 	return c
 }
 

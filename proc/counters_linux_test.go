@@ -28,7 +28,7 @@ func TestReadCounters(t *testing.T) {
 	spin.line(t)
 	time.Sleep(200 * time.Millisecond)
 	after := ReadCounters()
-	if before.CPU == nil || after.CPU == nil || len(after.Online) == 0 {
+	if before.CPU == nil || after.CPU == nil || after.OnlineCores() < 1 {
 		t.Fatalf("%+v: something is missing", after)
 	}
 	if busy, _, ok := after.CPU.Since(*before.CPU); !ok || busy == 0 {
@@ -45,6 +45,14 @@ func TestReadCounters(t *testing.T) {
 	}
 }
 
+func TestOnlineCores(t *testing.T) {
+	for in, want := range map[string]int{"0-3,8": 5, "0": 1, "": 0, "x": 0, "3-1": 0} {
+		if got := (Counters{Online: in}).OnlineCores(); got != want {
+			t.Errorf("%q: %d, want %d", in, got, want)
+		}
+	}
+}
+
 // What a machine does not tell is nil, never 0.
 func TestReadCountersAbsent(t *testing.T) {
 	for name, files := range map[string]map[string]string{
@@ -54,7 +62,7 @@ func TestReadCountersAbsent(t *testing.T) {
 		"cut lists": {cpuDir + "/online": strings.Repeat("0,", 3000) + "\n"},
 	} {
 		c := readCounters(fakeFiles(files))
-		if c.CPU != nil || c.Online != nil || c.PressureUS != nil || c.Throttle != nil {
+		if c.CPU != nil || c.Online != "" || c.OnlineCores() != 0 || c.PressureUS != nil || c.Throttle != nil {
 			t.Errorf("%s: %+v", name, c)
 		}
 	}

@@ -14,4 +14,9 @@ require (
 	golang.org/x/sys v0.50.0
 )
 
-require pgregory.net/rapid v1.3.0
+require (
+	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
+	pgregory.net/rapid v1.3.0
+)
+
+require golang.org/x/text v0.14.0 // indirect

@@ -32,6 +32,18 @@ func window(change ...func(opened, closed *Window, own *Own)) (opened, closed Wi
 	return opened, closed, own
 }
 
+func fullWindow(at Instant) *Window {
+	w, _, _ := window()
+	w.At, w.OwnTicks = at, new(uint64(5))
+	return &w
+}
+
+func fullEvidence() *Evidence {
+	o, c, own := window()
+	e := Judged(o, c, own, Bounds{2, 0.9, 0.4}, Facts{Scope: Box, Takeover: new(NoTakeover), Survivors: "none"})
+	return &e
+}
+
 func show(t *testing.T, v any) string {
 	t.Helper()
 	b, err := json.Marshal(v)

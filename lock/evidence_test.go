@@ -347,6 +347,9 @@ func TestJudgedAlways(t *testing.T) {
 		if e.Verdict != worst {
 			t.Errorf("%v over %s", e.Verdict, words(e.Reasons))
 		}
+		if bounded := b.MinEfficiency > 0 || b.MaxForeignCores > 0; bounded && m.WindowSeconds != nil && *m.WindowSeconds >= 0.05 && seen[ChildrenLost] != own.Lost {
+			t.Errorf("children lost %v: %s", own.Lost, words(e.Reasons))
+		}
 		if e.Verdict != Clean {
 			return
 		}

@@ -188,6 +188,7 @@ func TestQuotaAbove(t *testing.T) {
 	}{
 		{"v2, none", true, "/cg/a", map[string]string{"/cg/a/cpu.max": "max 100000\n"}, 0, true},
 		{"v2, the tightest", true, "/cg/a/b", map[string]string{"/cg/a/b/cpu.max": "300000 100000\n", "/cg/a/cpu.max": "200000 100000\n"}, 2, true},
+		{"v2, the tightest is ours", true, "/cg/a/b", map[string]string{"/cg/a/b/cpu.max": "100000 100000\n", "/cg/a/cpu.max": "200000 100000\n"}, 1, true},
 		{"v2, controller off below", true, "/cg/a/b", map[string]string{"/cg/a/cpu.max": "50000 100000\n"}, 0.5, true},
 		{"v2, a container without a limit", true, "/cg", map[string]string{"/cg/cpu.max": "max 100000\n", "/cg/cgroup.type": "domain\n"}, 0, false},
 		{"v2, a container with one", true, "/cg", map[string]string{"/cg/cpu.max": "150000 100000\n", "/cg/cgroup.type": "domain\n"}, 1.5, true},

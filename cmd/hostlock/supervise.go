@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/org/hostlock-action/lock"
 	"github.com/org/hostlock-action/proc"
 )
 
@@ -274,7 +273,8 @@ func (w *jobWatch) add(what string, p proc.Process) {
 	if fd < 0 && err == nil && id.Start == p.Start && proc.Look(id) != proc.Gone {
 		return // it lives and cannot be watched
 	}
-	w.who = append(w.who, fmt.Sprintf("%s (%d, %s)", what, p.PID, lock.Flatten(p.Comm, 64)))
+	p.UID = p.RealUID()
+	w.who = append(w.who, fmt.Sprintf("%s (%s)", what, relative{Process: p}))
 	if fd < 0 {
 		fd = gone
 	}

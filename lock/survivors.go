@@ -129,7 +129,6 @@ func (a *attempt) drain(ctx context.Context, dead []*Ticket) (string, error) {
 		a.say("waiting for what a dead holder left running: " + join(names))
 		vigil := new(vigil)
 		vigil.within(left)
-		vigil.within(a.deadline - a.d.host.now().Boot)
 		for _, id := range busy {
 			if a.d.watchProcess(vigil, id) {
 				drained[id.PID] = true
@@ -137,7 +136,11 @@ func (a *attempt) drain(ctx context.Context, dead []*Ticket) (string, error) {
 				vigil.within(blindLook)
 			}
 		}
-		vigil.wait(a.waker, a.own)
+		// The look took a second: the deadline may have passed in it.
+		if rest := a.deadline - a.d.host.now().Boot; rest > 0 {
+			vigil.within(rest)
+			vigil.wait(a.waker, a.own)
+		}
 		vigil.close()
 		if err := a.over(ctx); err != nil {
 			if timeout, ok := err.(*TimeoutError); ok {

@@ -103,11 +103,9 @@ func (h *Hold) Release() error {
 	defer s.leave()
 	lost := h.lost()
 	if _, ok := h.own(); ok {
-		end := endReleased
-		if lost != nil {
-			end = endTakenOver
+		if lost == nil { // else whoever took over has written that
+			h.d.finish(&h.Record, unix.Geteuid(), endReleased)
 		}
-		h.d.finish(&h.Record, unix.Geteuid(), end)
 		if err := h.d.remove(h.entry); err != nil {
 			return h.d.cannot("remove the ticket", err)
 		}

@@ -4,6 +4,7 @@ package hook_test
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"os"
@@ -75,6 +76,7 @@ type (
 		RunnerEnv, JobEnv map[string]string
 		Steps             []step
 		CancelOn          string
+		scale             string // 0.1 of the runner's times when empty
 	}
 	step struct {
 		Name, ID, If, Run, Timeout string
@@ -124,8 +126,7 @@ type worker struct {
 	lines  *lineWatch
 }
 
-// startJob runs j under a Runner.Worker whose waiting times are a tenth of the
-// runner's, with bin first on its PATH.
+// startJob runs j under a Runner.Worker, with bin first on its PATH.
 func startJob(t *testing.T, bin string, j job) *worker {
 	t.Helper()
 	need(t, "bash")
@@ -138,8 +139,8 @@ func startJob(t *testing.T, bin string, j job) *worker {
 		t.Fatal(err)
 	}
 	w := &worker{lines: newLineWatch()}
-	w.Cmd = exec.Command(build(t, "Runner.Worker", "./testdata/e2e/runner"), "-scale", "0.1", file)
-	w.Env = cleanEnv(bin)
+	w.Cmd = exec.Command(build(t, "Runner.Worker", "./testdata/e2e/runner"), "-scale", cmp.Or(j.scale, "0.1"), file)
+	w.Env = cleanEnv(bin, nil)
 	w.Stdout, w.Stderr = &w.stdout, w.lines
 	// Something that outlives a killed worker must not hang the test.
 	w.WaitDelay = time.Second
@@ -178,8 +179,8 @@ func runJob(t *testing.T, bin string, j job) *result {
 }
 
 // cleanEnv is our environment without what an outer job or an outer hostlock
-// left in it, and with bin first on the PATH.
-func cleanEnv(bin string) []string {
+// left in it, with bin first on the PATH, and with extra.
+func cleanEnv(bin string, extra map[string]string) []string {
 	env := []string{"PATH=" + strings.TrimPrefix(bin+":"+os.Getenv("PATH"), ":")}
 	for _, kv := range os.Environ() {
 		name, _, _ := strings.Cut(kv, "=")
@@ -191,26 +192,31 @@ func cleanEnv(bin string) []string {
 			env = append(env, kv)
 		}
 	}
+	for name, value := range extra {
+		env = append(env, name+"="+value)
+	}
 	return env
 }
 
 // lineWatch keeps a program's output and lets a test wait for a part of it.
 type lineWatch struct {
-	mu   sync.Mutex
-	more *sync.Cond
-	buf  bytes.Buffer
+	mu    sync.Mutex
+	buf   bytes.Buffer
+	more  chan struct{}
+	ended chan struct{} // closed by whoever knows that nothing more will come
 }
 
 func newLineWatch() *lineWatch {
-	l := &lineWatch{}
-	l.more = sync.NewCond(&l.mu)
-	return l
+	return &lineWatch{more: make(chan struct{}, 1), ended: make(chan struct{})}
 }
 
 func (l *lineWatch) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.more.Broadcast()
+	select {
+	case l.more <- struct{}{}:
+	default:
+	}
 	return l.buf.Write(p)
 }
 
@@ -223,21 +229,18 @@ func (l *lineWatch) String() string {
 // await returns when text has appeared.
 func (l *lineWatch) await(t *testing.T, text string) {
 	t.Helper()
-	late := false
-	timer := time.AfterFunc(30*time.Second, func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		late = true
-		l.more.Broadcast()
-	})
-	defer timer.Stop()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for !bytes.Contains(l.buf.Bytes(), []byte(text)) {
-		if late {
-			t.Fatalf("%q did not appear in:\n%s", text, l.buf.String())
+	late := time.After(30 * time.Second)
+	for over := false; !strings.Contains(l.String(), text); {
+		if over {
+			t.Fatalf("%q did not appear in:\n%s", text, l)
 		}
-		l.more.Wait()
+		select {
+		case <-l.more:
+		case <-l.ended:
+			over = true
+		case <-late:
+			over = true
+		}
 	}
 }
 
@@ -247,8 +250,9 @@ type act struct {
 	lines *lineWatch
 }
 
-// startAct runs a workflow in a new repository that holds this action.
-func startAct(t *testing.T, bin, workflow string) *act {
+// startAct runs a workflow in a new repository that holds this action. Steps
+// see env, for act hands its own environment on.
+func startAct(t *testing.T, bin string, env map[string]string, workflow string) *act {
 	t.Helper()
 	program := need(t, "act")
 	need(t, "node")
@@ -273,7 +277,7 @@ func startAct(t *testing.T, bin, workflow string) *act {
 	a.Cmd = exec.Command(program, "push", "-P", "self-hosted=-self-hosted", "--no-cache-server")
 	a.Dir = repo
 	// Its workspaces and its configuration live below these two.
-	a.Env = append(cleanEnv(bin), "HOME="+home, "XDG_CACHE_HOME="+home, "XDG_CONFIG_HOME="+home)
+	a.Env = append(cleanEnv(bin, env), "HOME="+home, "XDG_CACHE_HOME="+home, "XDG_CONFIG_HOME="+home)
 	a.Stdout, a.Stderr = a.lines, a.lines
 	a.WaitDelay = time.Second
 	if err := a.Start(); err != nil {

@@ -112,7 +112,7 @@ func TestActionUnderAct(t *testing.T) {
 		echo HOSTLOCK_HELD=1 >>"$GITHUB_ENV"
 		echo '# locked' >>"$GITHUB_STEP_SUMMARY"
 		tr '\0' '\n' </proc/$$/environ | grep ^INPUT_`)
-	a := startAct(t, bin, `
+	a := startAct(t, bin, nil, `
 on: push
 jobs:
   bench:
@@ -150,7 +150,7 @@ func TestActionKilledByActHearsHangup(t *testing.T) {
 		trap 'echo hangup >`+file+`; exit' HUP
 		echo ready
 		while :; do sleep 0.05; done`)
-	a := startAct(t, bin, `
+	a := startAct(t, bin, nil, `
 on: push
 jobs:
   bench:

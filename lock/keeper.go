@@ -162,7 +162,8 @@ func closeOnExec() {
 }
 
 // Keep is the life of a keeper; it returns its exit status. It signals nobody,
-// and has no timer unless its anchor cannot be watched.
+// and has no timer unless its anchor cannot be watched, or its job has ended
+// and left processes.
 func Keep() int {
 	name := [16]byte{}
 	copy(name[:], "hostlock")
@@ -260,6 +261,10 @@ func (k *keeper) give() {
 // over reports whether there is nothing left to keep: the anchor is proven
 // gone, or the ticket is no longer ours.
 func (k *keeper) over() bool {
+	if k.jobEnded() {
+		k.outlast()
+		return true
+	}
 	// A pidfd names one process for ever; what is looked up by its number may
 	// by now be another that cannot be told apart.
 	if k.anchorFD >= 0 && ready(k.anchorFD) || k.hold.d.host.look(k.anchor) == proc.Gone {

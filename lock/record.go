@@ -87,6 +87,8 @@ type Record struct {
 	RequestedAt Instant  `json:"requested_at"`
 	HeldAt      *Instant `json:"held_at,omitempty"`
 	Deadline    *Instant `json:"deadline,omitempty"` // of the wait
+	// JobEndedAt: the job is over, and what it left running is waited for.
+	JobEndedAt *Instant `json:"job_ended_at,omitempty"`
 
 	TTLSeconds     int64 `json:"ttl_s"` // 0: none
 	MaxHoldSeconds int64 `json:"max_hold_s"`
@@ -96,11 +98,15 @@ type Record struct {
 	Previous          *Previous         `json:"previous,omitempty"`
 	Gate              string            `json:"gate,omitempty"`
 	Survivors         string            `json:"survivors,omitempty"`
+	LeftNames         string            `json:"left_running_names,omitempty"`
 	RunnableAtAcquire *int              `json:"runnable_at_acquire,omitempty"`
-	LeftRunning       *int              `json:"left_running,omitempty"` // processes of a run that outlived it
+	LeftRunning       *int              `json:"left_running,omitempty"` // processes that outlived the run, or the job
 	LockScope         string            `json:"lock_scope,omitempty"`
 	Version           string            `json:"version,omitempty"`
 	Job               map[string]string `json:"job,omitempty"`
+	Window            *Window           `json:"window,omitempty"`      // when it opened
+	Evidence          *Evidence         `json:"evidence,omitempty"`    // only in the history, like
+	ExitStatus        *int              `json:"exit_status,omitempty"` // the command's
 }
 
 // TTL is the holder's own limit; 0 is none.
@@ -170,9 +176,13 @@ func (r *Record) clean() {
 	r.Body.Comm = Flatten(r.Body.Comm, 64)
 	r.Gate = token(r.Gate)
 	r.Survivors = token(r.Survivors)
+	r.LeftNames = Flatten(r.LeftNames, MaxText)
 	r.LockScope = token(r.LockScope)
 	r.Version = token(r.Version)
 	r.Outcome = Flatten(r.Outcome, 64)
+	if r.Evidence != nil {
+		r.Evidence.clean()
+	}
 	if p := r.Previous; p != nil {
 		if !ValidOwner(p.Owner) {
 			p.Owner = ""

@@ -26,8 +26,9 @@ func fullRecord() *Record {
 		Owner: "ci/bench:1#2", OwnerDeclared: true, Reason: "nightly ünit", Cmd: "make bench", Worktree: "/w",
 		Anchor: p, Body: q, RequestedAt: at, HeldAt: &later, Deadline: &later, TTLSeconds: 60, MaxHoldSeconds: 70,
 		Outcome: "acquired_after_reap (stale_pid)", Takeover: &kind, Previous: &Previous{ID: anID, Owner: "x"},
-		Gate: "satisfied:1<=2", Survivors: "idle:2", RunnableAtAcquire: &n, LockScope: "box", Version: "v1", LeftRunning: &n,
-		Job: map[string]string{"repository": "acme/db"}}
+		Gate: "satisfied:1<=2", Survivors: "idle:2", RunnableAtAcquire: &n, LockScope: "box", Version: "v1", LeftRunning: &n, LeftNames: "9 (make, uid 6)", JobEndedAt: &later,
+		Job:    map[string]string{"repository": "acme/db"},
+		Window: fullWindow(at), Evidence: fullEvidence(), ExitStatus: &n}
 }
 
 func encoded(t testing.TB, r *Record, base []byte) []byte {

@@ -51,6 +51,26 @@ func CPUTicks(pid int) (uint64, error) {
 	return s.cpu(), err
 }
 
+// LosesChildren reports whether the process ignores SIGCHLD. The kernel reaps the
+// children of such a one and counts their CPU towards nobody (exit_notify in
+// kernel/exit.c), so what it has used is less than what it and its children have. A
+// zombie can be asked until it is waited for.
+func LosesChildren(pid int) (bool, error) {
+	if err := usable(pid); err != nil {
+		return false, err
+	}
+	path := "/proc/" + strconv.Itoa(pid) + "/status"
+	b, err := readFile(path, 1<<16)
+	if err != nil {
+		return false, vanished(err)
+	}
+	ignores, err := parseStatusIgnores(b, int(unix.SIGCHLD))
+	if err != nil {
+		return false, &fs.PathError{Op: "parse", Path: path, Err: err}
+	}
+	return ignores, nil
+}
+
 func (p Process) cpu() uint64 { return p.UTime + p.STime + p.CUTime + p.CSTime }
 
 // readStat is Stat without the uid, which costs more than all the rest.

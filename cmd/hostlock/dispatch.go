@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/org/hostlock-action/hook"
 	"github.com/org/hostlock-action/lock"
 )
 
@@ -31,6 +32,10 @@ func dispatch(name string, args []string) int {
 		return report(provenance(args))
 	case "log":
 		return report(history(args))
+	case "hook":
+		return jobHook(args)
+	case "action":
+		return action(args)
 	case "run":
 		return run(args)
 	}
@@ -81,10 +86,11 @@ func exitCode(err error) int {
 		nested   *lock.NestedError
 		notOurs  *lock.NotOursError
 		doubtful *doubtfulError
+		setup    *hook.SetupError
 		signal   signalled
 	)
 	switch {
-	case errors.As(err, &usage):
+	case errors.As(err, &usage), errors.As(err, &setup):
 		return exitUsage
 	case errors.As(err, &signal):
 		return 128 + int(signal.signal)

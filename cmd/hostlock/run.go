@@ -25,6 +25,21 @@ type running struct {
 	killAfter, linger time.Duration
 	argv              []string
 	file              string // what argv[0] names
+	title             string // for those who wait, where argv says little
+	watch             watch
+}
+
+// A watch is told what becomes of a run, if somebody wants to know.
+type watch struct {
+	refused  func(*lock.Dir, error)       // nothing was run; the directory may be nil
+	held     func(*lock.Dir, *lock.Hold)  // before the command starts
+	released func(status int, lost error) // status is the command's
+}
+
+func (w watch) tellRefused(d *lock.Dir, err error) {
+	if w.refused != nil {
+		w.refused(d, err)
+	}
 }
 
 func parseRun(args []string) (*running, error) {
@@ -52,28 +67,44 @@ func run(args []string) int {
 	if err != nil {
 		return report(err)
 	}
+	return r.execute()
+}
+
+// errRefused is the answer to every step of a job that its hook refused.
+var errRefused error = &lock.BusyError{Reason: "this job was refused the host when it began (HOSTLOCK_REFUSED=1), so nothing is run"}
+
+func (r *running) execute() int {
 	if os.Getenv("HOSTLOCK_REFUSED") == "1" {
 		say("this job was refused the host when it began (HOSTLOCK_REFUSED=1), so nothing is run")
 		say("outcome=%s", lock.Busy)
+		r.watch.tellRefused(nil, errRefused)
 		return exitBusy
 	}
+	var err error
 	if r.file, err = lookUp(r.argv[0], os.Getenv("PATH")); err != nil {
+		r.watch.tellRefused(nil, err)
 		return reportStart(err)
 	}
 	// From here on a signal gives up the wait or goes to the command, and never
 	// kills us beside it.
 	in, err := listen()
 	if err != nil {
-		return report(fmt.Errorf("cannot listen for signals: %w", err))
+		err = fmt.Errorf("cannot listen for signals: %w", err)
+		r.watch.tellRefused(nil, err)
+		return report(err)
 	}
 	c := caller()
 	job := watchJob(c.Forebears)
 
 	d, err := open(r.lockDir)
 	if err != nil {
+		r.watch.tellRefused(nil, err)
 		return reportOutcome(err)
 	}
 	req := r.request(c, r.argv)
+	if r.title != "" {
+		req.Cmd = r.title
+	}
 	req.Join, req.Notify = lock.JoinTicket, newProgress()
 	stop := job.during(in)
 	h, err := d.Acquire(in.ctx, req)
@@ -83,7 +114,11 @@ func run(args []string) int {
 	}
 	if err != nil {
 		warn(d)
+		r.watch.tellRefused(d, err)
 		return reportOutcome(err)
+	}
+	if r.watch.held != nil {
+		r.watch.held(d, h)
 	}
 	return r.hold(d, h, in, job)
 }
@@ -130,6 +165,9 @@ func (r *running) hold(d *lock.Dir, h *lock.Hold, in *inbox, job *jobWatch) int 
 		s.say("WARNING: left running by the command, and let be: %s", names(s.result.left))
 	}
 	released := h.Release()
+	if r.watch.released != nil {
+		r.watch.released(status, released)
+	}
 
 	for _, line := range later {
 		say("%s", line)

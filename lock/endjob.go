@@ -1,0 +1,199 @@
+//go:build linux
+
+package lock
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/org/hostlock-action/proc"
+)
+
+// jobEndPatience bounds how long a hold outlives its job for the sake of what
+// the job left running.
+const jobEndPatience = time.Minute
+
+// EndJob says that the job of a job process has ended. What the job left
+// running is killed by its runner only after the last hook, so a hold must not
+// go at once: each hold that job anchors is anchored to its keeper from now on,
+// who lets go once no process of the job is left, a minute later at the latest.
+// It returns these holds. One whose keeper is gone keeps its anchor and ends
+// with that (its Record.JobEndedAt is nil).
+func (d *Dir) EndJob(job proc.Identity) ([]*Ticket, error) {
+	if d.fd < 0 {
+		return nil, nil
+	}
+	s, err := d.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer s.leave()
+	entries, _, err := d.list()
+	if err != nil {
+		return nil, d.cannot("list it", err)
+	}
+	var ended []*Ticket
+	for _, t := range holders(entries, d.load) {
+		r := t.Record
+		if r == nil || r.Phase != Held || r.Embodied() || t.Standing == Over || t.UID != d.uid && d.uid != 0 ||
+			!r.Anchor.Same(Party{Identity: job}) {
+			continue
+		}
+		ended = append(ended, t)
+		if d.host.look(r.Body.Identity) == proc.Gone {
+			continue
+		}
+		h := &Hold{Record: *r, d: d, entry: t.entry, lockFD: -1, raw: t.raw}
+		if err := h.update(func(r *Record) {
+			now := d.host.now()
+			r.JobEndedAt, r.Anchor = &now, r.Body
+		}); err != nil {
+			return ended, d.cannot("record the end of the job", err)
+		}
+		*r = h.Record
+		// The keeper hears of changes to the .lock. What stands in it is left
+		// alone: anybody may write there, so it can wake and decides nothing.
+		if err := d.writeNote(t.entry, func(*note) {}); err != nil {
+			return ended, d.cannot("tell the keeper", err)
+		}
+	}
+	return ended, nil
+}
+
+// jobEnded reports whether the job of the keeper's hold has ended, by the
+// record: only the hold's own uid and root can replace that.
+func (k *keeper) jobEnded() bool {
+	h := k.hold
+	b, st, err := h.d.readFile(h.entry.name()+recordSuffix, maxRecord)
+	if err != nil || int(st.Uid) != h.d.uid && st.Uid != 0 {
+		return false
+	}
+	r, err := decodeRecord(b, h.entry.seq)
+	if err != nil || r.ID != h.Record.ID || r.JobEndedAt == nil {
+		return false
+	}
+	h.Record, h.raw = *r, b
+	return true
+}
+
+// outlast waits until the job has no process left, and releases the hold. It
+// kills nobody: that is the runner's to do.
+func (k *keeper) outlast() {
+	d := k.hold.d
+	end := d.host.now().Boot + jobEndPatience - d.since(*k.hold.Record.JobEndedAt, k.hold.Record.Body.BootID, k.hold.Record.Body.TimeNS)
+	var left []proc.Process
+	// One walk can miss a child that is started meanwhile, so nobody is left
+	// only when two in a row say so.
+	for empty := 0; empty < 2; {
+		patience := end - d.host.now().Boot
+		if patience <= 0 {
+			break
+		}
+		found, ok := k.carriers(patience)
+		if !ok {
+			break
+		}
+		if left = found; len(left) == 0 {
+			empty++
+			continue
+		}
+		empty = 0
+		if !k.watch(left, end) {
+			break
+		}
+	}
+	if len(left) > 0 {
+		names := make([]string, len(left))
+		for i, p := range left {
+			names[i] = describe(p)
+		}
+		// In the history, for nobody is there to be told.
+		n := len(left)
+		_ = k.hold.amend(func(r *Record) { r.LeftRunning, r.LeftNames = &n, Flatten(join(names), MaxText) })
+	}
+	_ = k.hold.Release()
+}
+
+// carriers finds the processes of the job, but for the job process itself.
+// Another process's environment can be made to block whoever reads it, and that
+// must not keep the host: ok is false if it took longer than patience.
+func (k *keeper) carriers(patience time.Duration) (found []proc.Process, ok bool) {
+	id := k.hold.Record.Job[jobTrackingID]
+	if id == "" {
+		return nil, true
+	}
+	done := make(chan []proc.Process, 1)
+	go func() {
+		all, _ := proc.Carrying(func(environ []byte) bool { return proc.HasEnv(environ, envTrackingID, id) })
+		done <- all
+	}()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case all := <-done:
+		for _, p := range all {
+			if p.PID != k.anchor.PID {
+				found = append(found, p)
+			}
+		}
+		return found, true
+	case <-timer.C:
+		return nil, false
+	}
+}
+
+// watch waits until all of these processes have ended, in one poll each time
+// one does; false: the time is up, or the ticket is not ours any more.
+func (k *keeper) watch(all []proc.Process, end time.Duration) bool {
+	d := k.hold.d
+	var v vigil
+	defer v.close()
+	ticket := d.watchFile(k.hold.entry.name() + lockSuffix)
+	v.add(ticket)
+	watched := len(v.fds)
+	for _, p := range all {
+		id, err := proc.Identify(p.PID)
+		if err != nil || id.Start != p.Start {
+			continue
+		}
+		if !d.watchProcess(&v, id) {
+			v.within(blindLook)
+		}
+	}
+	for open := len(v.fds) - watched; open > 0; {
+		left := end - d.host.now().Boot
+		if left <= 0 {
+			return false
+		}
+		if v.limit > 0 {
+			left = min(left, v.limit)
+		}
+		if !poll(v.fds, left) {
+			return true // the time is up, or one cannot be watched: look
+		}
+		for i := range v.fds {
+			f := &v.fds[i]
+			switch {
+			case f.Revents == 0:
+			case int(f.Fd) == ticket:
+				var buf [4096]byte
+				_, _ = unix.Read(ticket, buf[:])
+				if k.removed() {
+					return false
+				}
+			default:
+				unix.Close(int(f.Fd))
+				f.Fd = -1 // passed over by poll(2)
+				open--
+			}
+		}
+	}
+	return true
+}
+
+// removed reports whether the ticket is gone or was taken over.
+func (k *keeper) removed() bool {
+	n, ok := k.hold.own()
+	return !ok || n.Takeover != NoTakeover && k.hold.lapsed()
+}

@@ -15,12 +15,11 @@ import (
 	"github.com/org/hostlock-action/proc"
 )
 
-const (
-	guardFile = "guard"
-	// guardPatience bounds the wait for a guard that is held for microseconds
-	// at a time: past it somebody is stopped, or means harm.
-	guardPatience = 10 * time.Second
-)
+const guardFile = "guard"
+
+// guardPatience bounds the wait for a guard that is held for microseconds at a
+// time: past it somebody is stopped, or means harm. A variable for tests only.
+var guardPatience = 10 * time.Second
 
 // A session is a hold of the guard, under which the set of tickets changes.
 // While it lasts: no output, no fork, no look into another process's memory

@@ -202,7 +202,7 @@ func (r *Record) clean() {
 // encode writes the record, keeping the fields of base (an earlier version of
 // the same record) that this version of hostlock does not know.
 func (r *Record) encode(base []byte) ([]byte, error) {
-	b, err := json.Marshal(r)
+	b, err := r.appendJSON(make([]byte, 0, 2<<10))
 	if err != nil || len(base) == 0 {
 		return b, err
 	}

@@ -250,6 +250,11 @@ func (a *attempt) turn() (_ *Hold, _ *vigil, _ Event, err error) {
 		c.mode = mode
 	}
 	if a.hold != nil {
+		if a.hold.Record.Mode == Exclusive {
+			// Our ticket says so to everybody, also when the hold is gone inside
+			// which a shared run had to be exclusive.
+			c.mode = Exclusive
+		}
 		c.seq = a.hold.entry.seq
 	}
 	dec := admit(c, entries, load)

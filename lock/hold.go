@@ -134,10 +134,10 @@ func (d *Dir) evict(h *Hold, t *Ticket) error {
 		return nil
 	}
 	return h.update(func(r *Record) {
-		kind := t.Kind
-		if r.Takeover != nil && *r.Takeover == TTLExpired {
-			kind = TTLExpired // the gravest is the one to report
+		if r.Takeover != nil && *r.Takeover != NoTakeover && !graver(t.Kind, *r.Takeover) {
+			return // the gravest is the one to report
 		}
+		kind := t.Kind
 		r.Takeover = &kind
 		r.Previous = &Previous{ID: t.ID(), Owner: t.ownerText()}
 		if r.Joins == "" {

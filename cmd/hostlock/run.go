@@ -87,20 +87,30 @@ func (r *running) execute() int {
 	}
 	// From here on a signal gives up the wait or goes to the command, and never
 	// kills us beside it.
-	in, err := listen()
-	if err != nil {
-		err = fmt.Errorf("cannot listen for signals: %w", err)
-		r.watch.tellRefused(nil, err)
-		return report(err)
+	// It is done beside the rest: the runtime starts two threads for it.
+	type heard struct {
+		in  *inbox
+		err error
 	}
+	listening := make(chan heard)
+	go func() {
+		in, err := listen()
+		listening <- heard{in, err}
+	}()
 	c := caller()
 	job := watchJob(c.Forebears)
-
 	d, err := open(r.lockDir)
-	if err != nil {
+	got := <-listening
+	switch {
+	case got.err != nil:
+		err := fmt.Errorf("cannot listen for signals: %w", got.err)
+		r.watch.tellRefused(nil, err)
+		return report(err)
+	case err != nil:
 		r.watch.tellRefused(nil, err)
 		return reportOutcome(err)
 	}
+	in := got.in
 	req := r.request(c, r.argv)
 	if r.title != "" {
 		req.Cmd = r.title

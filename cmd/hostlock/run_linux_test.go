@@ -792,6 +792,14 @@ func TestRunSignalledAnytime(t *testing.T) {
 	t.Log(outcomes)
 }
 
+// The end of a command can fall between the two looks of the loop. There is no
+// timer that would cover for a lost one.
+func TestRunNeverMissesTheEnd(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.start(s.command("child", "between")).expect(0)
+}
+
 // Holding costs nothing: no timer, no wake-up.
 func TestRunSleeps(t *testing.T) {
 	t.Parallel()

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/org/hostlock-action/lock"
 	"github.com/org/hostlock-action/proc"
 )
 
@@ -33,6 +34,8 @@ type supervisor struct {
 	linger time.Duration
 	family family
 	say    func(format string, args ...any) // must not wait for a reader
+	// between is a test's: it comes between the two looks of the loop.
+	between func()
 
 	command command
 	early   signals // came before the command was there: it has none of them
@@ -51,8 +54,14 @@ type supervisor struct {
 // ended, or had its time.
 func (s *supervisor) run() result {
 	for {
+		// In this order: a child that ends after the look has its SIGCHLD still
+		// in the inbox, and the poll returns at once.
+		came := s.in.take()
+		if s.between != nil {
+			s.between()
+		}
 		s.reap()
-		s.deliver(s.in.take())
+		s.deliver(came)
 		if p, ok := s.job.ended(); ok {
 			s.say("%s has ended: so must the command", p)
 			s.ask("the end of " + p)
@@ -265,8 +274,7 @@ func (w *jobWatch) add(what string, p proc.Process) {
 	if fd < 0 && err == nil && id.Start == p.Start && proc.Look(id) != proc.Gone {
 		return // it lives and cannot be watched
 	}
-	p.UID = p.RealUID()
-	w.who = append(w.who, fmt.Sprintf("%s (%s)", what, relative{Process: p}))
+	w.who = append(w.who, fmt.Sprintf("%s (%d, %s)", what, p.PID, lock.Flatten(p.Comm, 64)))
 	if fd < 0 {
 		fd = gone
 	}

@@ -14,4 +14,11 @@ require (
 	golang.org/x/sys v0.50.0
 )
 
-require github.com/sethvargo/go-githubactions v1.4.0 // indirect
+require pgregory.net/rapid v1.3.0
+
+require (
+	github.com/rogpeppe/go-internal v1.16.0
+	golang.org/x/tools v0.26.0 // indirect
+)
+
+require github.com/sethvargo/go-githubactions v1.4.0

@@ -219,7 +219,12 @@ func (a *attempt) turn() (_ *Hold, _ *vigil, _ Event, err error) {
 
 	if a.hold != nil && !a.stillQueued() {
 		// Removed, or passed as left: whoever passed us may hold the host. Our
-		// place is gone, our patience is not: to the end of the queue.
+		// place is gone, our patience is not: to the end of the queue. A ticket
+		// that is noted as left must go, or we would wait for ourselves.
+		if _, ok := a.hold.own(); ok {
+			entries = slices.DeleteFunc(entries, func(e entry) bool { return e == a.hold.entry })
+			a.drop()
+		}
 		a.forget()
 	}
 	held := holders(entries, load)

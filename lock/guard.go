@@ -98,22 +98,32 @@ func (s *session) read() error {
 		s.damaged = true
 		return nil
 	}
-	fields := strings.Fields(string(b))
-	if len(fields) < 2 || fields[0] != "hostlock" {
-		s.damaged = true
-		return nil
-	}
-	format, err := strconv.Atoi(fields[1])
-	if err == nil && format > Format {
+	var format int
+	s.counter, format, s.damaged = parseGuard(b)
+	if format > Format {
 		return &UnusableError{Path: s.d.Path, Problem: fmt.Sprintf("it has format %d and this hostlock knows %d: install the newer version", format, Format)}
 	}
-	if len(fields) == 3 {
-		s.counter, err = strconv.ParseUint(fields[2], 10, 64)
-	}
-	if err != nil || len(fields) != 3 || s.counter > maxSeq {
-		s.counter, s.damaged = 0, true
-	}
 	return nil
+}
+
+// parseGuard reads the guard's line. A format that is newer than ours is told
+// whatever follows it; of anything else that is damaged nothing is believed.
+func parseGuard(b []byte) (counter uint64, format int, damaged bool) {
+	fields := strings.Fields(string(b))
+	if len(fields) < 2 || fields[0] != "hostlock" {
+		return 0, 0, true
+	}
+	format, err := strconv.Atoi(fields[1])
+	if err != nil {
+		return 0, 0, true
+	}
+	if len(fields) == 3 {
+		counter, err = strconv.ParseUint(fields[2], 10, 64)
+	}
+	if err != nil || len(fields) != 3 || counter > maxSeq {
+		return 0, format, true
+	}
+	return counter, format, false
 }
 
 // next gives the next number: above the counter and above every ticket there

@@ -161,10 +161,14 @@ func ended(e evidence, kind Takeover) verdict {
 // unvouched judges what nothing vouches for: alive within the grace. A ttl
 // that the holder set itself counts as ever.
 func unvouched(e evidence, alive Standing) verdict {
-	if e.record != nil && e.record.TTL() > 0 && e.heldFor >= e.record.TTL() {
-		return living(e, e.record.TTL())
+	left := grace - e.unseen
+	if e.record != nil && e.record.TTL() > 0 {
+		if e.heldFor >= e.record.TTL() {
+			return living(e, e.record.TTL())
+		}
+		left = min(left, e.record.TTL()-e.heldFor)
 	}
-	if left := grace - e.unseen; left > 0 {
+	if e.unseen < grace {
 		return verdict{standing: alive, unseen: true, in: left}
 	}
 	v := ended(e, Unverifiable)

@@ -13,7 +13,7 @@ import (
 // caller's; with force any of the caller's uid, and for root any.
 //
 // ErrNotHeld: there is none. *NotOursError: it is somebody else's, and nothing
-// was done.
+// was done. *TakenOverError: it was ours and has been taken over.
 func (d *Dir) Release(id string, c Caller, force bool) (*Ticket, error) {
 	if d.fd < 0 {
 		return nil, ErrNotHeld
@@ -31,6 +31,12 @@ func (d *Dir) Release(id string, c Caller, force bool) (*Ticket, error) {
 	t, err := choose(id, c, held, force)
 	if err != nil {
 		return t, err
+	}
+	if t.Standing == Over {
+		// Marked by whoever took over, and still there because it is another
+		// user's. What the history says of it is said.
+		d.clear(t)
+		return t, &TakenOverError{Kind: t.note.Takeover, By: t.note.By}
 	}
 	end := endReleased
 	if force {

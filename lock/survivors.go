@@ -127,6 +127,10 @@ func (a *attempt) drain(ctx context.Context, dead []*Ticket) (string, error) {
 			return "", &BusyError{Reason: "the last holder died and left running: " + join(names)}
 		}
 		a.say("waiting for what a dead holder left running: " + join(names))
+		// The look itself took a second, in which our time may have run out.
+		if err := a.outOfTime(ctx, names); err != nil {
+			return "", err
+		}
 		vigil := new(vigil)
 		vigil.within(left)
 		vigil.within(a.deadline - a.d.host.now().Boot)
@@ -139,13 +143,19 @@ func (a *attempt) drain(ctx context.Context, dead []*Ticket) (string, error) {
 		}
 		vigil.wait(a.waker, a.own)
 		vigil.close()
-		if err := a.over(ctx); err != nil {
-			if timeout, ok := err.(*TimeoutError); ok {
-				timeout.Survivors = names
-			}
+		if err := a.outOfTime(ctx, names); err != nil {
 			return "", err
 		}
 	}
+}
+
+// outOfTime is over, while survivors are waited for.
+func (a *attempt) outOfTime(ctx context.Context, names []string) error {
+	err := a.over(ctx)
+	if timeout, ok := err.(*TimeoutError); ok {
+		timeout.Survivors = names
+	}
+	return err
 }
 
 func join(names []string) string {

@@ -21,7 +21,7 @@ const cutMark = "…[cut]"
 // than max bytes is cut with a mark.
 func Flatten(s string, max int) string {
 	var b strings.Builder
-	for _, r := range s {
+	for _, r := range strings.TrimSpace(s) {
 		switch {
 		case r == utf8.RuneError:
 			b.WriteRune(utf8.RuneError)
@@ -34,9 +34,9 @@ func Flatten(s string, max int) string {
 			break
 		}
 	}
-	out := strings.TrimSpace(b.String())
+	out := b.String()
 	if len(out) <= max {
-		return out
+		return strings.TrimSpace(out)
 	}
 	cut := max - len(cutMark)
 	if cut < 0 {

@@ -24,6 +24,7 @@ type world struct {
 	clock Instant
 	life  map[int]proc.Liveness // by pid; absent: Gone
 	next  int
+	mtime map[string]time.Time // of each .lock, as last stamped
 }
 
 const worldBoot = "00000000-0000-0000-0000-00000000b007"
@@ -37,10 +38,32 @@ func newWorld(t testing.TB) *world {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	// The clocks differ by much, so that to take one for the other shows. The
 	// kernel stamps the files, so the wall clock begins where it really is.
-	return &world{t: t, path: dir, clock: Instant{UTC: time.Now().UTC(), Boot: 5000 * time.Hour}, life: map[int]proc.Liveness{}, next: 1000}
+	return &world{t: t, path: dir, clock: Instant{UTC: time.Now().UTC(), Boot: 5000 * time.Hour}, life: map[int]proc.Liveness{}, next: 1000, mtime: map[string]time.Time{}}
 }
 
 func (w *world) pass(d time.Duration) { w.clock = w.clock.Add(d) }
+
+// stamp does what the kernel of this world would have done: files that changed
+// since the last call were changed now.
+func (w *world) stamp() {
+	w.t.Helper()
+	locks, err := filepath.Glob(w.file("*" + lockSuffix))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, path := range locks {
+		st, err := os.Stat(path)
+		if err != nil || st.ModTime().Equal(w.mtime[path]) {
+			continue
+		}
+		if err := os.Chtimes(path, w.clock.UTC, w.clock.UTC); err != nil {
+			w.t.Fatal(err)
+		}
+		if st, err = os.Stat(path); err == nil {
+			w.mtime[path] = st.ModTime()
+		}
+	}
+}
 
 // lives says how everybody sees a process from now on.
 func (w *world) lives(pid int, l proc.Liveness) { w.life[pid] = l }

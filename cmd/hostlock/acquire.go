@@ -29,26 +29,21 @@ func acquire(args []string) error {
 	}
 	ctx, stop := untilSignalled()
 	defer stop()
-	outcome, id, err := t.acquireFor(ctx, c, anchor)
-	if outcome != "" {
-		// Where this cannot be told, the hold is of no use to anybody.
-		if _, werr := fmt.Println("outcome=" + outcome); werr != nil && err == nil {
-			err = fmt.Errorf("the outcome cannot be written: %w", werr)
-		}
-	}
-	if id != "" && err == nil {
-		_, err = fmt.Println("hold_id=" + id)
+	err = t.acquireFor(ctx, c, anchor)
+	if outcome := outcomeOf(err); outcome != "" {
+		err = errors.Join(err, put("outcome="+outcome+"\n"))
 	}
 	return err
 }
 
 // acquireFor takes the host and hands it over to a keeper. On an error nothing
 // is held.
-func (t *taking) acquireFor(ctx context.Context, c lock.Caller, anchor lock.Party) (outcome, id string, err error) {
+func (t *taking) acquireFor(ctx context.Context, c lock.Caller, anchor lock.Party) error {
 	d, err := open(t.lockDir)
 	if err != nil {
-		return outcomeOf(err), "", err
+		return err
 	}
+	defer d.Close()
 	defer warn(d)
 	req := t.request(c, nil)
 	req.Anchor, req.Notify = anchor, newProgress()
@@ -57,33 +52,39 @@ func (t *taking) acquireFor(ctx context.Context, c lock.Caller, anchor lock.Part
 	}
 	h, err := d.Acquire(ctx, req)
 	if err != nil {
-		return outcomeOf(err), "", err
+		return err
 	}
 	if h.Outer != nil {
 		say("inside the hold of %s already: nothing was taken, and nothing is to be released", who(h.Outer))
-		return lock.Joined.String(), h.Outer.ID(), nil
+		return put("outcome=" + lock.Joined.String() + "\nhold_id=" + h.Outer.ID() + "\n")
 	}
-	if ctx.Err() == nil {
+	if err = interrupted(ctx); err == nil {
 		err = h.HandOver(anchor)
-	} else {
-		err = &lock.InterruptedError{Cause: context.Cause(ctx)}
 	}
 	if err != nil {
-		if rerr := h.Release(); rerr != nil {
-			err = errors.Join(err, rerr)
-		}
-		return outcomeOf(err), "", err
+		return errors.Join(err, h.Release())
 	}
-	if ctx.Err() != nil { // while it was handed over
+	if err = interrupted(ctx); err == nil {
+		err = put("outcome=" + h.Outcome() + "\nhold_id=" + h.Record.ID + "\n")
+	}
+	if err != nil {
+		// Whoever asked is gone, or will never know what to release.
 		_, rerr := d.Release(h.Record.ID, c, false)
-		return "", "", errors.Join(&lock.InterruptedError{Cause: context.Cause(ctx)}, rerr)
+		return errors.Join(err, rerr)
 	}
 	until := "until that ends or hostlock release is called"
 	if ttl := h.Record.TTL(); ttl > 0 {
 		until += fmt.Sprintf(", for %s at most", span(ttl))
 	}
 	say("%s is held for %s, as %s, %s", machine(), process(anchor), h.Record.Owner, until)
-	return h.Outcome(), h.Record.ID, nil
+	return nil
+}
+
+func interrupted(ctx context.Context) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	return &lock.InterruptedError{Cause: context.Cause(ctx)}
 }
 
 // outcomeOf is how an attempt that failed is published; empty where none of

@@ -8,6 +8,7 @@ import (
 	"math/bits"
 	"os"
 	"os/signal"
+	"slices"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -74,30 +75,32 @@ func listen() (*inbox, error) {
 	if signal.Ignored(unix.SIGINT) {
 		signal.Ignore(unix.SIGQUIT)
 	}
-	for _, s := range passedOn {
-		if !signal.Ignored(s) {
-			in.hear(s, func() { in.cancel(signalError(s)) })
-		}
-	}
-	in.hear(unix.SIGCHLD, func() {})
 	// A reader of our stderr that has gone must not kill us in front of the
 	// command. The handler does not reach the command: exec resets it.
-	in.hear(unix.SIGPIPE, func() {})
+	hear := []os.Signal{unix.SIGCHLD, unix.SIGPIPE}
+	for _, s := range passedOn {
+		if !signal.Ignored(s) {
+			hear = append(hear, s)
+		}
+	}
+	// More than there are kinds: the kernel keeps one of each, and whoever
+	// empties the channel waits for nothing.
+	c := make(chan os.Signal, 256)
+	signal.Notify(c, hear...)
+	go in.collect(c)
 	return in, nil
 }
 
-// hear posts one signal whenever it comes. Each has a channel of its own, so
-// that a flood of one cannot displace another.
-func (in *inbox) hear(s unix.Signal, then func()) {
-	c := make(chan os.Signal, 1)
-	signal.Notify(c, s)
-	go func() {
-		for range c {
-			in.pending.Or(1 << s)
-			then()
-			_, _ = unix.Write(in.wake, binary.NativeEndian.AppendUint64(nil, 1))
+func (in *inbox) collect(c <-chan os.Signal) {
+	one := binary.NativeEndian.AppendUint64(nil, 1)
+	for got := range c {
+		s := got.(unix.Signal)
+		in.pending.Or(1 << s)
+		if slices.Contains(passedOn, s) {
+			in.cancel(signalError(s)) // the first counts
 		}
-	}()
+		_, _ = unix.Write(in.wake, one)
+	}
 }
 
 // take empties the inbox.

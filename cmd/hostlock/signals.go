@@ -25,6 +25,9 @@ func untilSignalled() (context.Context, context.CancelFunc) {
 			signal.Notify(signals, s)
 		}
 	}
+	// A reader of our output that is gone is an error of the write, which we
+	// can undo something after, and not our end.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	go func() {
 		select {
 		case s := <-signals:

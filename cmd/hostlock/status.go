@@ -102,7 +102,7 @@ func humanStatus(d *lock.Dir, v *lock.View, c lock.Caller) string {
 	case lock.Stale:
 		add("STALE: nobody alive holds %s: %s never released it, and %s", host, who(t), deadBecause(t))
 	case lock.Expired:
-		add("EXPIRED: %s still %s %s, past its own limit, and %s", who(t), verb(t), host, livesBecause(t))
+		add("EXPIRED: %s still %s %s, %s, past its own limit, and %s", who(t), verb(t), host, since(t), livesBecause(t))
 	}
 	for _, h := range v.Holders {
 		if h != t {
@@ -348,4 +348,3 @@ func asTicket(t *lock.Ticket) ticket {
 	}
 	return out
 }
-

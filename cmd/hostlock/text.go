@@ -38,7 +38,9 @@ func say(format string, args ...any) {
 
 // span is a length of time as a person says it: two units at most.
 func span(d time.Duration) string {
-	d = max(d, 0)
+	if d = max(d, 0); d >= 10*time.Second {
+		d = d.Round(time.Second)
+	}
 	switch {
 	case d < 10*time.Second:
 		return strings.TrimSuffix(fmt.Sprintf("%.1f", d.Seconds()), ".0") + " s"

@@ -34,25 +34,22 @@ type Dir struct {
 // Go code of this package can replace it: whatever could redirect these answers
 // from outside would be a way to steal a lock.
 type seam struct {
-	here proc.Vantage
-	self proc.Identity
-	now  func() Instant
-	look func(proc.Identity) proc.Liveness
-	open func(proc.Identity) (pidfd int, l proc.Liveness)
-	// forebears are the ancestors of this process, nearest first.
-	forebears func() []proc.Process
-	runnable  func() (int, error)
+	here     proc.Vantage
+	self     proc.Identity
+	now      func() Instant
+	look     func(proc.Identity) proc.Liveness
+	open     func(proc.Identity) (pidfd int, l proc.Liveness)
+	runnable func() (int, error)
 }
 
 func thisHost() seam {
 	return seam{
-		here:      proc.Here(),
-		self:      proc.Self(),
-		now:       now,
-		look:      proc.Look,
-		open:      proc.Open,
-		forebears: func() []proc.Process { return proc.Ancestors(unix.Getpid()) },
-		runnable:  proc.Runnable,
+		here:     proc.Here(),
+		self:     proc.Self(),
+		now:      now,
+		look:     proc.Look,
+		open:     proc.Open,
+		runnable: proc.Runnable,
 	}
 }
 

@@ -44,7 +44,7 @@ func (d *Dir) finish(r *Record, uid int, end string) {
 	}
 	past := Past{Record: *r, UID: uid, End: end, EndedAt: d.host.now().UTC, EndedBy: d.uid,
 		WaitSecs: max(0, r.HeldAt.Boot-r.RequestedAt.Boot).Seconds(), HeldSecs: d.age(r, *r.HeldAt).Seconds()}
-	line, err := json.Marshal(past)
+	line, err := past.appendJSON(nil)
 	if err == nil {
 		err = d.appendHistory(append(line, '\n'))
 	}

@@ -37,7 +37,7 @@ type member struct {
 	anchor, keeper int // pids, once a keeper has it
 	greyAt         time.Duration
 	forgedAt       time.Duration // somebody claimed that it is unseen; 0: nobody
-	tickets        []entry // that it ever had
+	tickets        []entry       // that it ever had
 }
 
 type phase uint8

@@ -24,10 +24,11 @@ func fullRecord() *Record {
 	return &Record{Format: Format, Seq: 7, ID: anID, Mode: Shared, Phase: Held,
 		Joins: strings.Repeat("a", 32), Resumes: strings.Repeat("b", 32),
 		Owner: "ci/bench:1#2", OwnerDeclared: true, Reason: "nightly ünit", Cmd: "make bench", Worktree: "/w",
-		Anchor: p, Body: q, RequestedAt: at, HeldAt: &later, Deadline: &later, JobEndedAt: &later, TTLSeconds: 60, MaxHoldSeconds: 70,
+		Anchor: p, Body: q, RequestedAt: at, HeldAt: &later, Deadline: &later, TTLSeconds: 60, MaxHoldSeconds: 70,
 		Outcome: "acquired_after_reap (stale_pid)", Takeover: &kind, Previous: &Previous{ID: anID, Owner: "x"},
-		Gate: "satisfied:1<=2", Survivors: "idle:2", RunnableAtAcquire: &n, LockScope: "box", Version: "v1", LeftRunning: &n, LeftNames: "7 (sleep, uid 0)",
-		Job: map[string]string{"repository": "acme/db"}}
+		Gate: "satisfied:1<=2", Survivors: "idle:2", RunnableAtAcquire: &n, LockScope: "box", Version: "v1", LeftRunning: &n, LeftNames: "9 (make, uid 6)", JobEndedAt: &later,
+		Job:    map[string]string{"repository": "acme/db"},
+		Window: fullWindow(at), Evidence: fullEvidence(), ExitStatus: &n}
 }
 
 func encoded(t testing.TB, r *Record, base []byte) []byte {

@@ -77,6 +77,53 @@ const (
 	FromFlag
 )
 
+// Verdict is whether a measurement can be believed.
+type Verdict uint8
+
+const (
+	VerdictUnknown Verdict = iota // nobody can say: no bound to judge by, or no measure
+	Clean                         // within each bound that was given, and nothing speaks against it
+	Suspect                       // something speaks against it
+)
+
+// Reason is why a verdict is not clean. Each stands for one verdict: see
+// Verdict.
+type Reason uint8
+
+const (
+	ReasonUnknown Reason = iota // another version's
+	// These make a run suspect.
+	ForeignCores  // others used more cores than the bound
+	StolenCores   // the hypervisor gave others more cores than the bound
+	LowEfficiency // the command got less CPU time than it should have used
+	TookOver      // from a holder that lives, or of whom nobody knows
+	TakenOver     // the host was not ours to the end
+	SurvivorsBusy // of a dead holder, beside us
+	GateProceeded // the host was not quiet at the start
+	CPUsChanged   // went online or offline meanwhile
+	// These leave it unknown.
+	NoBound         // none was given to judge by
+	TooShort        // for the kernel's clock of CPU time
+	Unmeasurable    // the window's two ends do not belong together
+	ChildrenLost    // something ignored SIGCHLD, and its children's CPU was counted nowhere
+	OwnUnknown      // what the command used itself
+	HostUnknown     // what the whole host used
+	HostImplausible // less than the command alone, or more than there is
+	TooClose        // to the bound for the resolution of the counters
+	SurvivorsUnknown
+	TakeoverUnknown
+	NotWholeHost // the lock covers less than the host
+	SharedHold   // others could hold beside us, and their load was not bounded
+)
+
+// Verdict is what a reason by itself makes of a run.
+func (r Reason) Verdict() Verdict {
+	if r >= ForeignCores && r <= CPUsChanged {
+		return Suspect
+	}
+	return VerdictUnknown
+}
+
 // The text forms. They are an interface of the tool: never renamed.
 var (
 	modeText     = []string{"exclusive", "shared"}
@@ -86,6 +133,10 @@ var (
 	outcomeText  = []string{"unknown", "acquired", "acquired_after_reap", "joined", "busy", "timed_out", "reap_refused", "gate_failed", "unusable"}
 	scopeText    = []string{"box", "container", "private"}
 	sourceText   = []string{"default", "config", "env", "flag"}
+	verdictText  = []string{"unknown", "clean", "suspect"}
+	reasonText   = []string{"unknown", "foreign_cores", "steal", "efficiency", "takeover", "taken_over", "survivors_busy", "gate_proceeded", "cpus_changed",
+		"no_bound", "window_too_short", "unmeasurable", "children_lost", "own_cpu_unknown", "host_cpu_unknown", "host_cpu_implausible", "too_close",
+		"survivors_unknown", "takeover_unknown", "scope", "shared"}
 )
 
 func textOf(forms []string, i uint8) string {
@@ -111,6 +162,8 @@ func (k Takeover) String() string { return textOf(takeoverText, uint8(k)) }
 func (o Outcome) String() string  { return textOf(outcomeText, uint8(o)) }
 func (s Scope) String() string    { return textOf(scopeText, uint8(s)) }
 func (s Source) String() string   { return textOf(sourceText, uint8(s)) }
+func (v Verdict) String() string  { return textOf(verdictText, uint8(v)) }
+func (r Reason) String() string   { return textOf(reasonText, uint8(r)) }
 
 // With is the outcome as it is published: with the kind of the takeover where
 // there was one.
@@ -124,6 +177,9 @@ func (o Outcome) With(kind Takeover) string {
 func (m Mode) MarshalText() ([]byte, error)     { return []byte(m.String()), nil }
 func (p Phase) MarshalText() ([]byte, error)    { return []byte(p.String()), nil }
 func (k Takeover) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
+func (v Verdict) MarshalText() ([]byte, error) { return []byte(v.String()), nil }
+func (r Reason) MarshalText() ([]byte, error)  { return []byte(r.String()), nil }
 
 func (m *Mode) UnmarshalText(b []byte) error {
 	i, err := parseText(modeText, "mode", b)
@@ -141,4 +197,18 @@ func (k *Takeover) UnmarshalText(b []byte) error {
 	i, err := parseText(takeoverText, "takeover", b)
 	*k = Takeover(i)
 	return err
+}
+
+// A verdict or a reason that a later version wrote is unknown here. It makes no
+// record unreadable: they claim nothing about the lock.
+func (v *Verdict) UnmarshalText(b []byte) error {
+	i, _ := parseText(verdictText, "verdict", b)
+	*v = Verdict(i)
+	return nil
+}
+
+func (r *Reason) UnmarshalText(b []byte) error {
+	i, _ := parseText(reasonText, "reason", b)
+	*r = Reason(i)
+	return nil
 }

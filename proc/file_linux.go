@@ -1,6 +1,7 @@
 package proc
 
 import (
+	"errors"
 	"io/fs"
 
 	"golang.org/x/sys/unix"
@@ -61,17 +62,36 @@ func readAll(fd int, buf []byte, max int) ([]byte, error) {
 	}
 }
 
-// readHead reads what one read(2) gives of a file, at most max bytes.
-func readHead(path string, max int) ([]byte, error) {
+// kernelFiles reads a file of the kernel's: what one read(2) gives of it, at most
+// max bytes.
+type kernelFiles func(path string, max int) ([]byte, error)
+
+var errNotKernel = errors.New("it is not the kernel's own file")
+
+// genuine is kernelFiles on this machine. In a system container lxcfs mounts its
+// own /proc/stat over the kernel's: that counts only the container, and whoever took
+// it for the host would call every neighbour quiet.
+func genuine(path string, max int) ([]byte, error) {
 	fd, err := openAt(unix.AT_FDCWD, path, unix.O_RDONLY)
 	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+		return nil, err
 	}
 	defer unix.Close(fd)
+	var st unix.Statfs_t
+	if err := retry(func() error { return unix.Fstatfs(fd, &st) }); err != nil {
+		return nil, err
+	}
+	switch st.Type {
+	case unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC:
+	default:
+		return nil, errNotKernel
+	}
+	// /proc/stat has a line for each CPU and a long one of interrupt counters,
+	// megabytes on large machines, of which the first line is wanted.
 	b := make([]byte, max)
 	var n int
 	if err := retry(func() (err error) { n, err = unix.Read(fd, b); return }); err != nil {
-		return nil, &fs.PathError{Op: "read", Path: path, Err: err}
+		return nil, err
 	}
 	return b[:n], nil
 }

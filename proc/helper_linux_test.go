@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -53,6 +54,10 @@ func TestMain(m *testing.M) {
 	case "hold":
 		fmt.Println("ready")
 		io.Copy(io.Discard, os.Stdin)
+	case "hold-ignoring":
+		ignoreChildren()
+		fmt.Println("ready")
+		io.Copy(io.Discard, os.Stdin)
 	case "spin":
 		go func() {
 			for {
@@ -77,6 +82,16 @@ func TestMain(m *testing.M) {
 		must(errors.New("no such mode"))
 	}
 	os.Exit(0)
+}
+
+// ignoreChildren sets SIGCHLD to SIG_IGN, which os/signal does not offer for it:
+// the runtime keeps its handler.
+func ignoreChildren() {
+	act := struct{ handler, flags, restorer, mask uintptr }{handler: 1}
+	_, _, e := syscall.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(unix.SIGCHLD), uintptr(unsafe.Pointer(&act)), 0, 8, 0, 0)
+	if e != 0 {
+		must(e)
+	}
 }
 
 func must(err error) {

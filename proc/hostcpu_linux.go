@@ -8,11 +8,9 @@ import (
 // HostCPU reads the machine's CPU counters.
 func HostCPU() (CPUTimes, error) {
 	const path = "/proc/stat"
-	// One line a CPU and one long line of interrupt counters: megabytes on large
-	// machines, of which the first line is wanted.
-	b, err := readHead(path, 512)
+	b, err := genuine(path, maxCPULine)
 	if err != nil {
-		return CPUTimes{}, err
+		return CPUTimes{}, &fs.PathError{Op: "read", Path: path, Err: err}
 	}
 	c, err := parseCPUTimes(b)
 	if err != nil {
@@ -35,7 +33,7 @@ func HostBusy(window time.Duration) (cores float64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	return coresUsed(before.Busy, after.Busy, time.Since(start)), nil
+	return coresUsed(before.Busy(), after.Busy(), time.Since(start)), nil
 }
 
 // coresUsed turns a difference of ticks into cores. A counter that ran

@@ -44,11 +44,40 @@ func Stat(pid int) (Process, error) {
 	return s.Process, nil
 }
 
+// RealUID is the real uid of the process, asked now; -1 where it cannot be read
+// or the process is gone.
+func (p Process) RealUID() int {
+	if now, err := Stat(p.PID); err == nil && now.Start == p.Start {
+		return now.UID
+	}
+	return -1
+}
+
 // CPUTicks is the CPU that the process has used so far, in ticks, its reaped
 // children's included.
 func CPUTicks(pid int) (uint64, error) {
 	s, err := readStat(pid)
 	return s.cpu(), err
+}
+
+// LosesChildren reports whether the process ignores SIGCHLD. The kernel reaps the
+// children of such a one and counts their CPU towards nobody (exit_notify in
+// kernel/exit.c), so what it has used is less than what it and its children have. A
+// zombie can be asked until it is waited for.
+func LosesChildren(pid int) (bool, error) {
+	if err := usable(pid); err != nil {
+		return false, err
+	}
+	path := "/proc/" + strconv.Itoa(pid) + "/status"
+	b, err := readFile(path, 1<<16)
+	if err != nil {
+		return false, vanished(err)
+	}
+	ignores, err := parseStatusIgnores(b, int(unix.SIGCHLD))
+	if err != nil {
+		return false, &fs.PathError{Op: "parse", Path: path, Err: err}
+	}
+	return ignores, nil
 }
 
 func (p Process) cpu() uint64 { return p.UTime + p.STime + p.CUTime + p.CSTime }

@@ -35,3 +35,29 @@ func FuzzParseStatusUID(f *testing.F) {
 		}
 	})
 }
+
+func TestParseStatusIgnores(t *testing.T) {
+	status := fixture(t, "uidline.status") // Python: ignores SIGPIPE and SIGXFSZ
+	for signal, want := range map[int]bool{13: true, 25: true, 12: false, 14: false, 17: false, 64: false, 1: false} {
+		if got, err := parseStatusIgnores(status, signal); got != want || err != nil {
+			t.Errorf("signal %d: %v, %v, want %v", signal, got, err, want)
+		}
+	}
+	if got, err := parseStatusIgnores([]byte("SigIgn:\t8000000000010001\n"), 64); !got || err != nil {
+		t.Errorf("signal 64: %v, %v", got, err)
+	}
+	for _, in := range []string{"", "SigIgn:\t\n", "SigIgn:\tx\n", "SigCgt:\t0000000000010000\n", "SigIgn:\t00000000000000000001\n\n"} {
+		if got, err := parseStatusIgnores([]byte(in), 17); got || err == nil && in != "SigIgn:\t00000000000000000001\n\n" {
+			t.Errorf("%q: %v, %v", in, got, err)
+		}
+	}
+}
+
+func FuzzParseStatusIgnores(f *testing.F) {
+	f.Add(fixture(f, "uidline.status"), 17)
+	f.Fuzz(func(t *testing.T, b []byte, signal int) {
+		if got, err := parseStatusIgnores(b, signal); got && err != nil {
+			t.Errorf("%v beside %v", got, err)
+		}
+	})
+}

@@ -265,6 +265,7 @@ func (w *jobWatch) add(what string, p proc.Process) {
 	if fd < 0 && err == nil && id.Start == p.Start && proc.Look(id) != proc.Gone {
 		return // it lives and cannot be watched
 	}
+	p.UID = p.RealUID()
 	w.who = append(w.who, fmt.Sprintf("%s (%s)", what, relative{Process: p}))
 	if fd < 0 {
 		fd = gone

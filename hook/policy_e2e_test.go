@@ -191,7 +191,7 @@ func TestActionSaysEverythingAboutEveryOutcome(t *testing.T) {
 	}{
 		"ok": {0, "acquired", "0", true}, "fails": {3, "acquired", "3", true}, "gate": {5, "gate_failed", "", true}, "proceeds": {0, "acquired", "0", true},
 		"unusable": {7, "unusable", "", true}, "usage": {1, "unknown", "", true}, "mode": {1, "unknown", "", true}, "shell": {1, "unknown", "", true},
-		"no program": {127, "acquired", "127", true},
+		"no program": {126, "acquired", "126", true},
 		"no shell":   {127, "unknown", "", true}, "sh": {0, "acquired", "0", true}, "custom": {0, "acquired", "0", true}, "quiet": {0, "acquired", "0", false},
 		"take": {0, "acquired", "", false}, "joined": {0, "joined", "", false}, "inside": {0, "joined", "0", true},
 	} {

@@ -175,9 +175,6 @@ func (r *running) hold(d *lock.Dir, h *lock.Hold, in *inbox, job *jobWatch) int 
 		s.say("WARNING: left running by the command, and let be: %s", names(s.result.left))
 	}
 	released := h.Release()
-	if r.watch.released != nil {
-		r.watch.released(status, released)
-	}
 
 	for _, line := range later {
 		say("%s", line)
@@ -185,6 +182,9 @@ func (r *running) hold(d *lock.Dir, h *lock.Hold, in *inbox, job *jobWatch) int 
 	warn(d)
 	if failed != nil {
 		status = reportStart(failed)
+	}
+	if r.watch.released != nil {
+		r.watch.released(status, released)
 	}
 	var taken *lock.TakenOverError
 	switch {

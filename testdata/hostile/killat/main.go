@@ -12,10 +12,8 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -23,75 +21,31 @@ import (
 	"github.com/org/hostlock-action/testdata/hostile/rig"
 )
 
-// A world is what a scenario begins with.
-type world struct {
-	*rig.Rig
-	anchor *rig.Process // for acquire
-	holder *rig.Process // an acquire's anchor that had the host before
-	holdID string
-}
-
 // A scenario is a command that is killed.
 type scenario struct {
 	name    string
-	prepare func(*world) error
-	args    func(*world) []string
+	prepare func(*rig.World) error
+	args    func(*rig.World) []string
 	// promised: exit 0 means that the anchor holds the host.
 	promised bool
-	// release ends what is in the way once the command waits for it.
-	release bool
 }
 
-func pidOf(p *rig.Process) string { return fmt.Sprint(p.Process.Pid) }
-
-func (w *world) live() (err error) {
-	w.anchor, err = rig.Living()
-	return err
-}
-
-// hold makes the anchor a holder.
-func (w *world) hold() error {
-	if err := w.live(); err != nil {
-		return err
-	}
-	code, out, err := w.Run("acquire", "--pid", pidOf(w.anchor), "--reason", "held")
-	if err != nil || code != 0 {
-		return fmt.Errorf("acquire: exit %d, %v: %s", code, err, out)
-	}
-	w.holdID = rig.Fields(out)["hold_id"]
-	return nil
-}
-
-// stale leaves a holder that died.
-func (w *world) stale() error {
-	if err := w.hold(); err != nil {
-		return err
-	}
-	w.anchor.End()
-	w.anchor = nil
-	return nil
-}
-
-func runTrue(extra ...string) func(*world) []string {
-	return func(w *world) []string {
+func runTrue(extra ...string) func(*rig.World) []string {
+	return func(w *rig.World) []string {
 		return append(append([]string{"run", "--reason", "killed"}, extra...), "--", "true")
 	}
 }
 
 var scenarios = []scenario{
 	{name: "run", args: runTrue()},
-	{name: "run in a new directory", prepare: func(w *world) error { return w.Fresh(false) }, args: runTrue()},
-	{name: "run after a dead holder", prepare: (*world).stale, args: runTrue()},
-	{name: "run that waits", prepare: func(w *world) error {
-		err := w.hold()
-		w.holder, w.anchor = w.anchor, nil
-		return err
-	}, args: runTrue("--wait", "--timeout", "20"), release: true},
-	{name: "acquire", prepare: (*world).live, promised: true, args: func(w *world) []string {
-		return []string{"acquire", "--pid", pidOf(w.anchor), "--reason", "killed"}
+	{name: "run in a new directory", prepare: func(w *rig.World) error { return w.Fresh(false) }, args: runTrue()},
+	{name: "run after a dead holder", prepare: (*rig.World).Stale, args: runTrue()},
+	{name: "run that waits", prepare: (*rig.World).Busy, args: runTrue("--wait", "--timeout", "20")},
+	{name: "acquire", prepare: (*rig.World).Live, promised: true, args: func(w *rig.World) []string {
+		return []string{"acquire", "--pid", w.Anchor.PID(), "--reason", "killed"}
 	}},
-	{name: "release", prepare: (*world).hold, args: func(w *world) []string { return []string{"release", "--hold-id", w.holdID} }},
-	{name: "reap", prepare: (*world).stale, args: func(*world) []string { return []string{"reap"} }},
+	{name: "release", prepare: (*rig.World).Hold, args: func(w *rig.World) []string { return []string{"release", "--hold-id", w.HoldID} }},
+	{name: "reap", prepare: (*rig.World).Stale, args: func(*rig.World) []string { return []string{"reap"} }},
 }
 
 // A result is what one kill came to.
@@ -105,51 +59,18 @@ type result struct {
 
 // kill runs a scenario and kills it at its N-th call.
 func (s *scenario) kill(r *rig.Rig, n int, changing, all bool) (res result, err error) {
-	w := &world{Rig: r}
-	defer func() {
-		for _, p := range []*rig.Process{w.anchor, w.holder} {
-			if p != nil {
-				p.End()
-			}
-		}
-		err = errors.Join(err, rig.Alone())
-	}()
+	w := &rig.World{Rig: r}
+	defer func() { err = errors.Join(err, w.End()) }()
 	if s.prepare != nil {
 		if err := s.prepare(w); err != nil {
 			return res, fmt.Errorf("prepare: %w", err)
 		}
 	}
-	out, err := os.Create(filepath.Join(r.Root, "out"))
-	if err != nil {
-		return res, err
+	var waiting func()
+	if w.Other != nil {
+		waiting = w.Other.End
 	}
-	defer out.Close()
-	defer os.Remove(out.Name())
-	stderr, tell, err := os.Pipe()
-	if err != nil {
-		return res, err
-	}
-	defer stderr.Close()
-	said := make(chan string, 1)
-	go func() {
-		var b strings.Builder
-		buf := make([]byte, 4096)
-		for {
-			n, err := stderr.Read(buf)
-			b.Write(buf[:n])
-			if s.release && strings.Contains(b.String(), "waiting") {
-				w.holder.End()
-			}
-			if err != nil {
-				if err != io.EOF {
-					b.WriteString(err.Error())
-				}
-				said <- b.String()
-				return
-			}
-		}
-	}()
-	t := &rig.Trace{Args: append([]string{r.Hostlock}, s.args(w)...), Env: r.Env(), Stdout: out, Stderr: tell, Decide: func(c rig.Call) rig.Action {
+	t, err := w.Trace(s.args(w), waiting, func(c rig.Call) rig.Action {
 		if changing && !c.Changes() {
 			return rig.Action{}
 		}
@@ -161,9 +82,7 @@ func (s *scenario) kill(r *rig.Rig, n int, changing, all bool) (res result, err 
 			res.call += " " + c.Path
 		}
 		return rig.Action{Kill: true, All: all}
-	}}
-	err = t.Start()
-	tell.Close()
+	})
 	if err != nil {
 		return res, err
 	}
@@ -172,28 +91,24 @@ func (s *scenario) kill(r *rig.Rig, n int, changing, all bool) (res result, err 
 	if err == nil && all && t.Killed {
 		err = t.WaitAll(rig.Bound)
 	}
-	if w.holder != nil {
-		w.holder.End()
+	if w.Other != nil {
+		w.Other.End()
 	}
 	if err == nil {
-		err = s.after(w, &res, status, out.Name())
+		err = s.after(w, &res, status, t.Stdout())
 	}
-	if w.anchor != nil {
-		w.anchor.End()
+	if w.Anchor != nil {
+		w.Anchor.End()
 	}
-	err = errors.Join(err, t.WaitAll(rig.Bound))
-	text := <-said
-	if err == nil && (strings.Contains(text, "panic:") || strings.Contains(text, "goroutine ")) {
-		err = errors.New("it crashed")
-	}
-	if err != nil {
-		err = fmt.Errorf("%w\n  it said: %s", err, strings.TrimSpace(text))
+	text, finished := t.Finish()
+	if err = errors.Join(err, finished); err != nil {
+		err = fmt.Errorf("%w\n  it said: %s", err, text)
 	}
 	return res, err
 }
 
 // after is the judgement.
-func (s *scenario) after(w *world, res *result, status syscall.WaitStatus, out string) error {
+func (s *scenario) after(w *rig.World, res *result, status syscall.WaitStatus, out string) error {
 	v, err := w.Status()
 	if err != nil {
 		return err
@@ -203,7 +118,7 @@ func (s *scenario) after(w *world, res *result, status syscall.WaitStatus, out s
 	case "STALE":
 		res.stale = true
 	case "HELD":
-		if w.anchor == nil || v["anchor_pid"] != pidOf(w.anchor) {
+		if w.Anchor == nil || v["anchor_pid"] != w.Anchor.PID() {
 			return fmt.Errorf("HELD, and nobody lives: %v", v)
 		}
 	default:
@@ -212,14 +127,14 @@ func (s *scenario) after(w *world, res *result, status syscall.WaitStatus, out s
 	if v["evidence"] == "unreadable_record" {
 		return fmt.Errorf("a ticket that cannot be read: %v", v)
 	}
-	if b, err := os.ReadFile(out); s.promised && err == nil && strings.Contains(string(b), "hold_id=") && v["state"] != "HELD" {
-		return fmt.Errorf("it said %q, and the host is %s", b, v["state"])
+	if s.promised && strings.Contains(out, "hold_id=") && v["state"] != "HELD" {
+		return fmt.Errorf("it said %q, and the host is %s", out, v["state"])
 	}
 	if s.promised && status.Exited() && status.ExitStatus() == 0 && v["state"] != "HELD" {
 		return fmt.Errorf("exit 0, and the host is %s", v["state"])
 	}
-	if w.anchor != nil {
-		w.anchor.End()
+	if w.Anchor != nil {
+		w.Anchor.End()
 		if v, err = w.Status(); err != nil {
 			return err
 		}
@@ -244,20 +159,7 @@ func (s *scenario) after(w *world, res *result, status syscall.WaitStatus, out s
 	if v["state"] != "FREE" {
 		return fmt.Errorf("state %s at the end", v["state"])
 	}
-	left, err := w.Left()
-	if err != nil {
-		return err
-	}
-	for i, n := range left {
-		if n == "out" {
-			left = append(left[:i], left[i+1:]...)
-			break
-		}
-	}
-	if len(left) > 0 {
-		return fmt.Errorf("left: %s", left)
-	}
-	return nil
+	return w.Tidy()
 }
 
 func main() {

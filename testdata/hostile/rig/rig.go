@@ -174,23 +174,23 @@ func (r *Rig) Next() (takeovers int, took time.Duration, err error) {
 	return takeovers, time.Since(since), errors.Join(errs...)
 }
 
-// Left is what is in the lock directory or beside it that should not be.
-func (r *Rig) Left() ([]string, error) {
-	var left []string
+// Tidy checks that nothing is in the lock directory or beside it that should
+// not be.
+func (r *Rig) Tidy() error {
 	for _, dir := range []string{r.Root, r.Dir} {
 		entries, err := os.ReadDir(dir)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		for _, e := range entries {
 			switch e.Name() {
-			case "guard", "history.jsonl", "host", "lock", "ran":
+			case "guard", "history.jsonl", "host", "lock":
 			default:
-				left = append(left, e.Name())
+				return fmt.Errorf("left: %s", filepath.Join(dir, e.Name()))
 			}
 		}
 	}
-	return left, nil
+	return nil
 }
 
 // Alone waits until no process that was begun here is left.

@@ -17,12 +17,12 @@ import (
 
 // A Call is one system call of a traced process, at its entry.
 type Call struct {
-	N     int // from 1, over all threads and all children
-	PID   int // of the process, not the thread
-	First bool
-	Nr    uint64
-	Args  [6]uint64
-	Path  string // what a call that takes a path was given
+	N    int // from 1, over all threads and all children
+	PID  int // of the process, not the thread
+	Exe  string
+	Nr   uint64
+	Args [6]uint64
+	Path string // what a call that takes a path was given
 }
 
 // Changes reports whether the call changes something that others can see.
@@ -132,7 +132,7 @@ func (t *Trace) follow() error {
 	known := map[int]bool{}
 	group := map[int]int{} // thread: process
 	fail := map[int]syscall.Errno{}
-	seen := map[int]bool{} // processes that made a call
+	exe := map[int]string{} // process: its program
 	killAll := false
 	for {
 		var ws syscall.WaitStatus
@@ -191,8 +191,10 @@ func (t *Trace) follow() error {
 			}
 			t.Calls++
 			entry.N, entry.PID = t.Calls, group[tid]
-			entry.First = !seen[entry.PID]
-			seen[entry.PID] = true
+			if _, ok := exe[entry.PID]; !ok {
+				exe[entry.PID], _ = os.Readlink(fmt.Sprintf("/proc/%d/exe", entry.PID))
+			}
+			entry.Exe = exe[entry.PID]
 			a := t.Decide(*entry)
 			switch {
 			case a.Kill:
@@ -215,6 +217,7 @@ func (t *Trace) follow() error {
 			// gives the caller the process's number.
 			if ws.TrapCause() == unix.PTRACE_EVENT_EXEC {
 				group[tid] = tid
+				delete(exe, tid)
 			}
 		default:
 			signal = int(sig)

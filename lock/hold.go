@@ -102,12 +102,16 @@ func (h *Hold) Release() error {
 	}
 	defer s.leave()
 	lost := h.lost()
-	if _, ok := h.own(); ok {
-		end := endReleased
-		if lost != nil {
-			end = endTakenOver
+	end := endReleased
+	if lost != nil {
+		end = endTakenOver
+		if h.Record.Evidence != nil {
+			h.Record.Evidence.object(TakenOver, takenOverText)
 		}
-		h.d.finish(&h.Record, unix.Geteuid(), end)
+	}
+	h.Ended = h.d.past(&h.Record, unix.Geteuid(), end)
+	if _, ok := h.own(); ok {
+		h.d.enterHistory(h.Ended)
 		if err := h.d.remove(h.entry); err != nil {
 			return h.d.cannot("remove the ticket", err)
 		}

@@ -70,6 +70,8 @@ type Event struct {
 // A Hold is the host, taken.
 type Hold struct {
 	Record Record
+	// Ended is how the hold ended, once it has been released.
+	Ended Past
 	// Outer is the hold that answered a JoinHold request; nothing was taken.
 	Outer *Ticket
 

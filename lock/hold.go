@@ -102,9 +102,17 @@ func (h *Hold) Release() error {
 	}
 	defer s.leave()
 	lost := h.lost()
+	end := endReleased
+	if lost != nil {
+		end = endTakenOver
+		if h.Record.Evidence != nil {
+			h.Record.Evidence.object(TakenOver, takenOverText)
+		}
+	}
+	h.Ended = h.d.past(&h.Record, unix.Geteuid(), end)
 	if _, ok := h.own(); ok {
 		if lost == nil { // else whoever took over has written that
-			h.d.finish(&h.Record, unix.Geteuid(), endReleased)
+			h.d.enterHistory(h.Ended)
 		}
 		if err := h.d.remove(h.entry); err != nil {
 			return h.d.cannot("remove the ticket", err)

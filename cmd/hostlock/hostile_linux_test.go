@@ -29,12 +29,15 @@ var hostile struct {
 	dir string
 }
 
-func TestMain(m *testing.M) {
-	status := m.Run()
-	if hostile.dir != "" {
-		os.RemoveAll(hostile.dir)
-	}
-	os.Exit(status)
+type sweeping struct{ *testing.M }
+
+func (m sweeping) Run() int {
+	defer func() {
+		if hostile.dir != "" {
+			os.RemoveAll(hostile.dir)
+		}
+	}()
+	return m.M.Run()
 }
 
 // built is the path of a program of this module, as it is shipped: with a race

@@ -22,7 +22,7 @@ func (c *Call) JobCompleted(job lock.Party) {
 		if err != nil {
 			return
 		}
-		job = lock.Party{Identity: id, UID: p.UID, Comm: p.Comm}
+		job = lock.Party{Identity: id, UID: p.RealUID(), Comm: p.Comm}
 	}
 	d, err := c.Look("")
 	if err != nil {

@@ -111,7 +111,7 @@ func (c *Call) jobParty() (lock.Party, error) {
 	if !ok {
 		return lock.Party{}, &SetupError{"no process above this one is called Runner.Worker, so there is no job to hold the host for: call this from the hooks of a GitHub Actions runner, or name the job's process with --pid"}
 	}
-	if p.UID != c.Caller.UID {
+	if p.UID = p.RealUID(); p.UID != c.Caller.UID {
 		return lock.Party{}, &SetupError{fmt.Sprintf("the job's process %d is uid %d's and this is uid %d: call the hook as the runner's own user, without sudo", p.PID, p.UID, c.Caller.UID)}
 	}
 	id, err := proc.Identify(p.PID)

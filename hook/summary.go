@@ -74,7 +74,7 @@ func (c *Call) account(t *lock.Ticket, command *int, waiting int, lost string) s
 	var b strings.Builder
 	fmt.Fprintf(&b, "### hostlock\n\n%s.\n\n", judge(r, lost).line())
 	rows := table{
-		{"lock", fmt.Sprintf("%s, %s by %s", r.Mode, cell(r.Outcome), cell(r.Owner))},
+		{"lock", fmt.Sprintf("%s, %s, as %s", r.Mode, r.Outcome, cell(r.Owner))},
 	}
 	if r.HeldAt != nil {
 		rows = append(rows,
@@ -89,7 +89,7 @@ func (c *Call) account(t *lock.Ticket, command *int, waiting int, lost string) s
 		rows = append(rows, [2]string{"still in the queue", fmt.Sprint(waiting)})
 	}
 	rows.write(&b, "host", cell(c.Host))
-	b.WriteString(folded("record", jsonOf(r)))
+	b.WriteString(folded("record", page(r)))
 	return b.String()
 }
 
@@ -124,7 +124,7 @@ func (c *Call) refusal(headline string, err error, r reason) string {
 	rows = append(rows, [2]string{"what to do", r.advice})
 	rows.write(&b, "host", cell(c.Host))
 	if r.holder != nil && r.holder.Record != nil {
-		b.WriteString(folded("record of the holder", jsonOf(r.holder.Record)))
+		b.WriteString(folded("record of the holder", page(r.holder.Record)))
 	}
 	return b.String()
 }

@@ -86,11 +86,8 @@ func (k *keeper) outlast() {
 	// One walk can miss a child that is started meanwhile, so nobody is left
 	// only when two in a row say so.
 	for empty := 0; empty < 2; {
-		patience := end - d.host.now().Boot
-		if patience <= 0 {
-			break
-		}
-		found, ok := k.carriers(patience)
+		// At least a moment, so that whoever is left is named.
+		found, ok := k.carriers(max(end-d.host.now().Boot, time.Second))
 		if !ok {
 			break
 		}

@@ -105,8 +105,8 @@ type Record struct {
 	Version           string            `json:"version,omitempty"`
 	Job               map[string]string `json:"job,omitempty"`
 	Window            *Window           `json:"window,omitempty"`      // when it opened
-	Evidence          *Evidence         `json:"evidence,omitempty"`    // only in the history, like
-	ExitStatus        *int              `json:"exit_status,omitempty"` // the command's
+	Evidence          *Evidence         `json:"evidence,omitempty"`    // when it had closed
+	ExitStatus        *int              `json:"exit_status,omitempty"` // of a run's command
 }
 
 // TTL is the holder's own limit; 0 is none.
@@ -202,7 +202,7 @@ func (r *Record) clean() {
 // encode writes the record, keeping the fields of base (an earlier version of
 // the same record) that this version of hostlock does not know.
 func (r *Record) encode(base []byte) ([]byte, error) {
-	b, err := json.Marshal(r)
+	b, err := r.appendJSON(make([]byte, 0, 2<<10))
 	if err != nil || len(base) == 0 {
 		return b, err
 	}

@@ -95,13 +95,12 @@ func (w *world) process() (*Dir, proc.Identity) {
 		w.t.Fatal(err)
 	}
 	d := &Dir{Location: Location{Path: w.path}, fd: fd, uid: unix.Geteuid(), host: seam{
-		here:      w.here(),
-		self:      id,
-		now:       func() Instant { return w.clock },
-		look:      w.look,
-		open:      func(id proc.Identity) (int, proc.Liveness) { return -1, w.look(id) },
-		forebears: func() []proc.Process { return nil },
-		runnable:  func() (int, error) { return 1, nil },
+		here:     w.here(),
+		self:     id,
+		now:      func() Instant { return w.clock },
+		look:     w.look,
+		open:     func(id proc.Identity) (int, proc.Liveness) { return -1, w.look(id) },
+		runnable: func() (int, error) { return 1, nil },
 	}}
 	w.t.Cleanup(d.Close)
 	return d, id

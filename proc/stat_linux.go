@@ -44,6 +44,15 @@ func Stat(pid int) (Process, error) {
 	return s.Process, nil
 }
 
+// RealUID is the real uid of the process, asked now; -1 where it cannot be read
+// or the process is gone.
+func (p Process) RealUID() int {
+	if now, err := Stat(p.PID); err == nil && now.Start == p.Start {
+		return now.UID
+	}
+	return -1
+}
+
 // CPUTicks is the CPU that the process has used so far, in ticks, its reaped
 // children's included.
 func CPUTicks(pid int) (uint64, error) {

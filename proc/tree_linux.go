@@ -9,8 +9,16 @@ import (
 )
 
 // Ancestors are the parent of a process, the parent's parent and so on. It ends
-// at what cannot be read and below pid 0, which is outside our pid namespace.
-func Ancestors(pid int) []Process { return ancestors(pid, Stat) }
+// at what cannot be read and below pid 0, which is outside our pid namespace. Their
+// UID is -1: it costs more than all the rest, and of a dozen ancestors it matters for
+// one. Process.RealUID asks for it.
+func Ancestors(pid int) []Process {
+	return ancestors(pid, func(pid int) (Process, error) {
+		s, err := readStat(pid)
+		s.UID = -1
+		return s.Process, err
+	})
+}
 
 func ancestors(pid int, stat func(pid int) (Process, error)) []Process {
 	var as []Process

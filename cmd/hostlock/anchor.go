@@ -29,8 +29,10 @@ func (t *taking) anchor(c lock.Caller) (lock.Party, time.Duration, error) {
 		above = above[1:] // ourselves
 	}
 	p, ttl, err := choose(above, proc.Here().PIDNS == proc.InitialPIDNS)
-	if err == nil && p.UID != c.UID && c.UID != 0 {
-		err = foreignError{p}
+	if err == nil {
+		if p.UID = p.RealUID(); p.UID != c.UID && c.UID != 0 {
+			err = foreignError{p}
+		}
 	}
 	var foreign foreignError
 	switch {

@@ -1,0 +1,40 @@
+//go:build linux
+
+package lock
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// Records are written by hand for the sake of start-up; what is written is
+// what encoding/json would write, to the byte, for every field there is.
+func TestRecordIsWrittenAsEncodingJSONWould(t *testing.T) {
+	same := func(t interface{ Errorf(string, ...any) }, r *Record) {
+		got, err := r.appendJSON(nil)
+		want, werr := json.Marshal(r)
+		if err != nil || werr != nil || string(got) != string(want) {
+			t.Errorf("wrote %s, %v\nwant  %s, %v", got, err, want, werr)
+		}
+		p := Past{Record: *r, UID: 5, End: endTakenOver, EndedAt: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC), EndedBy: -1, WaitSecs: 0.25, HeldSecs: 12345.000001}
+		got, err = p.appendJSON(nil)
+		want, werr = json.Marshal(p)
+		if err != nil || werr != nil || string(got) != string(want) {
+			t.Errorf("wrote %s, %v\nwant  %s, %v", got, err, want, werr)
+		}
+	}
+	same(t, &Record{})
+	same(t, fullRecord())
+	rapid.Check(t, func(t *rapid.T) {
+		r := fullRecord()
+		text := rapid.OneOf(rapid.String(), rapid.Map(rapid.SliceOf(rapid.Byte()), func(b []byte) string { return string(b) }))
+		r.Reason, r.Cmd, r.Anchor.Comm = text.Draw(t, "reason"), text.Draw(t, "cmd"), text.Draw(t, "comm")
+		r.Job = rapid.MapOf(rapid.StringMatching(`[a-z_]*`), text).Draw(t, "job")
+		r.Anchor.PIDNS, r.TTLSeconds = rapid.Uint64().Draw(t, "ns"), rapid.Int64().Draw(t, "ttl")
+		r.RequestedAt.UTC = r.RequestedAt.UTC.Add(time.Duration(rapid.Int64Range(0, 1<<50).Draw(t, "at")))
+		same(t, r)
+	})
+}

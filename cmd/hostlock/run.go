@@ -99,8 +99,8 @@ func (r *running) execute() int {
 		return reportStart(err)
 	}
 	// From here on a signal gives up the wait or goes to the command, and never
-	// kills us beside it.
-	// It is done beside the rest: the runtime starts two threads for it.
+	// kills us beside it. It is set up beside the rest, for the runtime starts two
+	// threads for it.
 	type heard struct {
 		in  *inbox
 		err error
@@ -116,7 +116,7 @@ func (r *running) execute() int {
 	got := <-listening
 	switch {
 	case got.err != nil:
-		err := fmt.Errorf("cannot listen for signals: %w", got.err)
+		err = fmt.Errorf("cannot listen for signals: %w", got.err)
 		r.watch.tellRefused(nil, err)
 		return report(err)
 	case err != nil:

@@ -23,6 +23,8 @@ Look at it:
 Clean up:
   reap         acknowledge a STALE lock, whose holder died
 
+  doctor       is this host set up so that its lock can be believed?
+
 In CI:
   hook         the job hooks of a runner, and their installation
   action       what the action's shims start
@@ -53,6 +55,7 @@ Exit codes:
 var usages = map[string]string{
 	"hook":   hookUsage,
 	"action": actionUsage,
+	"doctor": doctorUsage,
 
 	"run": `Usage: hostlock run [flags] -- COMMAND...
 

@@ -44,3 +44,15 @@ const actionUsage = `Usage: hostlock action main | post
 What the action's shims start: inputs come as INPUT_*, outputs and the summary go to
 the files that the runner names. See action.yml.
 `
+
+const doctorUsage = `Usage: hostlock doctor [flags]
+
+Looks at what a lock of this host rests on: configuration and policy, the lock
+directory, what the lock covers, /proc, the kernel, and the runners of this host with
+their hooks. Takes and creates nothing. Each line is ok, a warning or a failure, with what
+to do about it. Exits 0 if there is no failure, else 7.
+
+  --runner-dir DIR  look at this runner too, though its listener does not run
+  --lock-dir DIR    as for the other commands
+  --json            one JSON object
+`

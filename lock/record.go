@@ -105,8 +105,8 @@ type Record struct {
 	Version           string            `json:"version,omitempty"`
 	Job               map[string]string `json:"job,omitempty"`
 	Window            *Window           `json:"window,omitempty"`      // when it opened
-	Evidence          *Evidence         `json:"evidence,omitempty"`    // only in the history, like
-	ExitStatus        *int              `json:"exit_status,omitempty"` // the command's
+	Evidence          *Evidence         `json:"evidence,omitempty"`    // when it had closed
+	ExitStatus        *int              `json:"exit_status,omitempty"` // of a run's command
 }
 
 // TTL is the holder's own limit; 0 is none.

@@ -23,6 +23,8 @@ const defaultLinger = 2 * time.Second
 type running struct {
 	*taking
 	killAfter, linger time.Duration
+	bounds            lock.Bounds
+	result            string // where to write the result, or empty
 	argv              []string
 	file              string // what argv[0] names
 	title             string // for those who wait, where argv says little
@@ -47,6 +49,10 @@ func parseRun(args []string) (*running, error) {
 	r.fs.SetInterspersed(false) // what follows the command's name is the command's
 	r.fs.Var(seconds{&r.killAfter}, "kill-after", "")
 	r.fs.Var(seconds{&r.linger}, "linger", "")
+	r.fs.Var(number{&r.bounds.ExpectCores}, "expect-cores", "")
+	r.fs.Var(number{&r.bounds.MinEfficiency}, "min-efficiency", "")
+	r.fs.Var(number{&r.bounds.MaxForeignCores}, "max-foreign-cores", "")
+	r.fs.StringVar(&r.result, "result", "", "")
 	if err := r.parse(args); err != nil {
 		return nil, err
 	}
@@ -57,7 +63,7 @@ func parseRun(args []string) (*running, error) {
 	case r.given("kill-after") && r.killAfter == 0:
 		return nil, r.wrong("--kill-after must be above 0")
 	}
-	return r, nil
+	return r, r.checkBounds()
 }
 
 // run takes the host, runs a command, gives the host back and returns the
@@ -81,26 +87,43 @@ func (r *running) execute() int {
 		return exitBusy
 	}
 	var err error
+	if r.result != "" {
+		if r.result, err = resultPlace(r.result); err != nil {
+			err = r.wrong("--result %s", err)
+			r.watch.tellRefused(nil, err)
+			return report(err)
+		}
+	}
 	if r.file, err = lookUp(r.argv[0], os.Getenv("PATH")); err != nil {
 		r.watch.tellRefused(nil, err)
 		return reportStart(err)
 	}
 	// From here on a signal gives up the wait or goes to the command, and never
 	// kills us beside it.
-	in, err := listen()
-	if err != nil {
-		err = fmt.Errorf("cannot listen for signals: %w", err)
-		r.watch.tellRefused(nil, err)
-		return report(err)
+	// It is done beside the rest: the runtime starts two threads for it.
+	type heard struct {
+		in  *inbox
+		err error
 	}
+	listening := make(chan heard)
+	go func() {
+		in, err := listen()
+		listening <- heard{in, err}
+	}()
 	c := caller()
 	job := watchJob(c.Forebears)
-
 	d, err := open(r.lockDir)
-	if err != nil {
+	got := <-listening
+	switch {
+	case got.err != nil:
+		err := fmt.Errorf("cannot listen for signals: %w", got.err)
+		r.watch.tellRefused(nil, err)
+		return report(err)
+	case err != nil:
 		r.watch.tellRefused(nil, err)
 		return reportOutcome(err)
 	}
+	in := got.in
 	req := r.request(c, r.argv)
 	if r.title != "" {
 		req.Cmd = r.title
@@ -153,6 +176,7 @@ func (r *running) hold(d *lock.Dir, h *lock.Hold, in *inbox, job *jobWatch) int 
 	}
 	var status int
 	var failed error
+	opened := lock.ReadWindow()
 	s.command, failed = launch(r.file, r.argv, environ(os.Environ(), exports))
 	if failed == nil {
 		s.early = in.take()
@@ -164,6 +188,16 @@ func (r *running) hold(d *lock.Dir, h *lock.Hold, in *inbox, job *jobWatch) int 
 		h.Record.LeftRunning = &n
 		s.say("WARNING: left running by the command, and let be: %s", names(s.result.left))
 	}
+	if failed != nil {
+		var e *startError
+		if errors.As(failed, &e) {
+			status = e.status
+		}
+	} else {
+		h.Record.Window = &opened
+	}
+	e := lock.Judged(opened, s.result.closed, s.result.own(), r.bounds, lock.FactsOf(&h.Record))
+	h.Record.Evidence, h.Record.ExitStatus = &e, &status
 	released := h.Release()
 
 	for _, line := range later {
@@ -171,23 +205,43 @@ func (r *running) hold(d *lock.Dir, h *lock.Hold, in *inbox, job *jobWatch) int 
 	}
 	warn(d)
 	if failed != nil {
-		status = reportStart(failed)
+		reportStart(failed)
 	}
 	if r.watch.released != nil {
 		r.watch.released(status, released)
 	}
+	ended := &h.Ended
+	if ended.ID == "" { // not released in order
+		ended.Record = h.Record
+	}
+	exit := status
 	var taken *lock.TakenOverError
 	switch {
 	case errors.As(released, &taken):
 		say("WARNING: %s", released)
-		if status == 0 {
-			status = exitDoubtful
+		if exit == 0 {
+			exit = exitDoubtful
 		}
 	case released != nil:
 		say("WARNING: the host could not be released in order and is free when hostlock has ended: %s", released)
 	}
-	say("%s", summary(&h.Record, held))
-	return status
+	if failed == nil {
+		tellVerdict(ended.Evidence)
+		// Without a bound nobody asked to have the run judged.
+		if exit == 0 && r.bounds.Given() && ended.Evidence.Verdict == lock.Suspect {
+			exit = exitDoubtful
+		}
+	}
+	say("%s", summary(&ended.Record, held))
+	if r.result != "" {
+		if err := writeResult(r.result, *ended); err != nil {
+			say("WARNING: the result could not be written: %s", err)
+			if exit == 0 {
+				exit = exitDoubtful
+			}
+		}
+	}
+	return exit
 }
 
 // summary is the one line that a run ends with.
@@ -202,6 +256,17 @@ func summary(rec *lock.Record, held time.Duration) string {
 	}
 	if rec.LeftRunning != nil {
 		fmt.Fprintf(&b, " left_running=%d", *rec.LeftRunning)
+	}
+	if e := rec.Evidence; e != nil && rec.Window != nil {
+		fmt.Fprintf(&b, " verdict=%s", e.Verdict)
+		for _, m := range []struct {
+			key   string
+			value *float64
+		}{{"own_cores", e.Measures.OwnCores}, {"foreign_cores", e.Measures.ForeignCores}, {"efficiency", e.Measures.Efficiency}} {
+			if m.value != nil {
+				fmt.Fprintf(&b, " %s=%.3f", m.key, *m.value)
+			}
+		}
 	}
 	return b.String()
 }

@@ -66,6 +66,12 @@ func cell(s string) string {
 	return b.String()
 }
 
+// plain is a sentence of ours in Markdown that may quote what a record says:
+// cell without the element.
+func plain(s string) string {
+	return strings.TrimSuffix(strings.TrimPrefix(cell(s), "<code>"), "</code>")
+}
+
 // tame rewrites JSON so that no string in it means anything to a shell, a log,
 // Markdown or a command file; to a JSON reader it is the same. People put an
 // output between quotes in a script, where a peer's quote would end them.

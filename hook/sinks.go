@@ -56,7 +56,7 @@ func cell(s string) string {
 		switch {
 		case r == '.' && i > 0 && s[i-1]|0x20 == 'w': // www. makes a link by itself
 			b.WriteString("&#46;")
-		case r < 0x80 && !alphanumeric(byte(r)) && !strings.ContainsRune(" -.,/+=", r), r >= 0x80 && !unicode.IsPrint(r):
+		case r < 0x80 && !alphanumeric(byte(r)) && !strings.ContainsRune(" -.,/+=();", r), r >= 0x80 && !unicode.IsPrint(r):
 			b.WriteString("&#" + strconv.Itoa(int(r)) + ";")
 		default:
 			b.WriteRune(r)

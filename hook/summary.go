@@ -28,7 +28,7 @@ func judge(r *lock.Record, lost string) verdict {
 			v.word = e.Verdict.String()
 		}
 		for _, f := range e.Reasons {
-			v.reasons = append(v.reasons, f.Text)
+			v.reasons = append(v.reasons, strings.TrimSuffix(f.Text, "."))
 		}
 		if len(v.reasons) == 0 {
 			v.reasons = []string{"the host was held throughout, and nothing that was measured is out of bounds"}

@@ -33,9 +33,9 @@ type running struct {
 
 // A watch is told what becomes of a run, if somebody wants to know.
 type watch struct {
-	refused  func(*lock.Dir, error)       // nothing was run; the directory may be nil
-	held     func(*lock.Dir, *lock.Hold)  // before the command starts
-	released func(status int, lost error) // status is the command's
+	refused  func(*lock.Dir, error)                         // nothing was run; the directory may be nil
+	held     func(*lock.Dir, *lock.Hold)                    // before the command starts
+	released func(ended *lock.Past, status int, lost error) // status is the command's
 }
 
 func (w watch) tellRefused(d *lock.Dir, err error) {
@@ -207,12 +207,12 @@ func (r *running) hold(d *lock.Dir, h *lock.Hold, in *inbox, job *jobWatch) int 
 	if failed != nil {
 		reportStart(failed)
 	}
-	if r.watch.released != nil {
-		r.watch.released(status, released)
-	}
 	ended := &h.Ended
 	if ended.ID == "" { // not released in order
 		ended.Record = h.Record
+	}
+	if r.watch.released != nil {
+		r.watch.released(ended, status, released)
 	}
 	exit := status
 	var taken *lock.TakenOverError

@@ -192,6 +192,15 @@ func (c *Call) worker() (proc.Process, bool) {
 	return proc.Process{}, false
 }
 
+// page is a value as harmless JSON for people.
+func page(v any) string {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return "{}"
+	}
+	return tame(b)
+}
+
 // jsonOf is a value as one harmless line of JSON.
 func jsonOf(v any) string {
 	b, err := json.Marshal(v)

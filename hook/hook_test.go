@@ -406,3 +406,54 @@ func TestPeersTextFormsNothing(t *testing.T) {
 		}
 	}
 }
+
+func TestHostIsKeptUntilJobHasNoProcessLeft(t *testing.T) {
+	h := newHost(t)
+	env := h.hooked()
+	// A wrapper that goes on after hostlock stands for what else a host has in
+	// its hook, and gives the test a moment to look.
+	let := filepath.Join(t.TempDir(), "let")
+	env["ACTIONS_RUNNER_HOOK_JOB_COMPLETED"] = hooks(t, "", "hostlock hook job-completed; until [[ -e "+let+" ]]; do sleep 0.05; done")["ACTIONS_RUNNER_HOOK_JOB_COMPLETED"]
+	w := startJob(t, h.bin, job{RunnerEnv: env, Steps: []step{
+		{Name: "s", Run: "setsid sleep 64 >/dev/null 2>&1 & echo left $!"},
+	}})
+	w.lines.await(t, "left ")
+	id := h.status()["hold_id"]
+	h.await("evidence", "anchor_alive")
+	for range 100 { // until the keeper stands for the hold
+		if h.record(id)["job_ended_at"] != nil {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	record := h.record(id)
+	if anchor, _ := record["anchor"].(map[string]any); anchor["comm"] != "hostlock" {
+		t.Errorf("the job has ended and its hold is anchored to %v", anchor)
+	}
+	if s := h.status(); s["state"] != "HELD" || s["hold_id"] != id {
+		t.Errorf("state %s, hold %s, after the hook and before the runner's clean-up", s["state"], s["hold_id"])
+	}
+	writeFile(t, let, "", 0o644)
+	r := w.result(t)
+	if !slices.Equal(r.Orphans, []string{"sleep 64"}) {
+		t.Errorf("orphans %q", r.Orphans)
+	}
+	h.await("state", "FREE")
+	out, err := h.command("log", "--json").Output()
+	if err != nil || !strings.Contains(string(out), id) || !strings.Contains(string(out), `"end":"released"`) {
+		t.Errorf("history: %v: %s", err, out)
+	}
+}
+
+// record reads the record of a hold that is there, or nil.
+func (h *host) record(id string) map[string]any {
+	h.t.Helper()
+	all, _ := filepath.Glob(h.dir + "/*.json")
+	for _, file := range all {
+		var r map[string]any
+		if b, err := os.ReadFile(file); err == nil && json.Unmarshal(b, &r) == nil && r["id"] == id {
+			return r
+		}
+	}
+	return nil
+}

@@ -3,6 +3,7 @@
 package hook
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -131,10 +132,10 @@ func parseLine(text string) (r rule, isDefault bool, err error) {
 	for _, g := range r.globs {
 		delete(values, g.key)
 	}
-	if !isDefault && len(r.globs) == 0 {
-		return r, false, fmt.Errorf("a job line needs something to match on (repository=, workflow=, job=, event=, ref=, runner=)")
-	}
 	r.grant, err = parseGrant(values, func(key string) string { return key + "=" })
+	if err == nil && !isDefault && len(r.globs) == 0 {
+		err = errors.New("a job line needs something to match on (repository=, workflow=, job=, event=, ref=, runner=)")
+	}
 	return r, isDefault, err
 }
 

@@ -92,11 +92,13 @@ func TestWorkerReadsCommandsInLog(t *testing.T) {
 }
 
 func TestWorkerCancelClimbsLadder(t *testing.T) {
-	// bash sits out its child on SIGINT and dies of SIGTERM, with the child left behind.
+	// bash sits out its child on SIGINT and dies of SIGTERM, with the child left
+	// behind. It needs a moment after the fork until it waits; before that SIGINT
+	// ends it like any program.
 	r := runJob(t, "", job{
 		CancelOn: "ready",
 		Steps: []step{
-			{Name: "s", Run: "sh -c 'echo ready; exec sleep 60'\ntrue"},
+			{Name: "s", Run: "sh -c 'sleep 0.5; echo ready; exec sleep 60'\ntrue"},
 			{Name: "next", Run: "true"},
 			{Name: "always", If: "always()", Run: "true"},
 		},

@@ -70,6 +70,8 @@ type Event struct {
 // A Hold is the host, taken.
 type Hold struct {
 	Record Record
+	// Ended is how the hold ended, once it has been released.
+	Ended Past
 	// Outer is the hold that answered a JoinHold request; nothing was taken.
 	Outer *Ticket
 
@@ -250,6 +252,11 @@ func (a *attempt) turn() (_ *Hold, _ *vigil, _ Event, err error) {
 		c.mode = mode
 	}
 	if a.hold != nil {
+		if a.hold.Record.Mode == Exclusive {
+			// Our ticket says so to everybody, also when the hold is gone inside
+			// which a shared run had to be exclusive.
+			c.mode = Exclusive
+		}
 		c.seq = a.hold.entry.seq
 	}
 	dec := admit(c, entries, load)

@@ -93,18 +93,21 @@ func (d *decision) block(t *Ticket) {
 }
 
 // takeover is what passing these tickets is to be called: the gravest of
-// them. A live holder's is graver than one that nobody could see, and that
-// than a dead one's.
+// them.
 func takeover(passed []*Ticket) (kind Takeover, from *Ticket) {
-	rank := func(k Takeover) int {
-		return slices.Index([]Takeover{NoTakeover, StalePID, Unverifiable, TTLExpired}, k)
-	}
 	for _, t := range passed {
-		if from == nil || rank(t.Kind) > rank(kind) {
+		if from == nil || graver(t.Kind, kind) {
 			kind, from = t.Kind, t
 		}
 	}
 	return kind, from
+}
+
+// graver: a live holder's takeover is graver than that of one that nobody
+// could see, and that than a dead one's.
+func graver(k, than Takeover) bool {
+	rank := []Takeover{NoTakeover, StalePID, Unverifiable, TTLExpired}
+	return slices.Index(rank, k) > slices.Index(rank, than)
 }
 
 // holders returns the tickets that hold the host, held it and died, or cannot

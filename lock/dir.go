@@ -5,7 +5,6 @@ package lock
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -160,28 +159,16 @@ func (d *Dir) check() error {
 	return nil
 }
 
-// createDir makes the directory under a temporary name and renames it, so that
-// no crash leaves one behind that is closed to other users.
+// createDir makes the directory, in one call, so that a crash leaves neither
+// half of it nor one that is closed to other users. The umask is this process's:
+// nothing else makes files while the lock directory is opened.
 func createDir(path string) error {
-	tmp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"-"+randomHex(8))
-	if err := unix.Mkdir(tmp, 0o700); err != nil {
+	old := unix.Umask(0)
+	defer unix.Umask(old)
+	if err := unix.Mkdir(path, 0o1777); !errors.Is(err, unix.EEXIST) {
 		return err
 	}
-	fd, err := unix.Open(tmp, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err == nil {
-		err = unix.Fchmod(fd, 0o1777)
-		unix.Close(fd)
-	}
-	if err == nil {
-		err = renameNew(unix.AT_FDCWD, tmp, path)
-	}
-	if err != nil {
-		_ = unix.Rmdir(tmp)
-		if errors.Is(err, unix.EEXIST) {
-			return nil // somebody else made it
-		}
-	}
-	return err
+	return nil // somebody else made it
 }
 
 // renameNew renames without ever replacing.
@@ -190,12 +177,7 @@ func renameNew(dirfd int, from, to string) error {
 	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) {
 		return err
 	}
-	// A file system without the flag: a hard link never replaces either, and
-	// a directory is only renamed over an empty one.
-	var st unix.Stat_t
-	if unix.Fstatat(dirfd, from, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR {
-		return unix.Renameat(dirfd, from, dirfd, to)
-	}
+	// A file system without the flag: a hard link never replaces either.
 	if err := unix.Linkat(dirfd, from, dirfd, to, 0); err != nil {
 		return err
 	}
@@ -312,8 +294,9 @@ func writeAt(fd int, b []byte, off int64) error {
 	return nil
 }
 
-// tmpPrefix begins the names of files that are being made. All are made under
-// the guard, so whoever holds the guard and sees one sees a crash's leavings.
+// tmpPrefix begins the names of files that are being made. All but the guard
+// itself are made under the guard, so whoever holds the guard and sees one sees
+// a crash's leavings.
 const tmpPrefix = ".new-"
 
 // names lists the directory.

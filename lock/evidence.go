@@ -91,6 +91,9 @@ type Finding struct {
 	Text   string `json:"text"`
 }
 
+// Given reports whether there is anything to judge a measure by.
+func (b Bounds) Given() bool { return b.MinEfficiency > 0 || b.MaxForeignCores > 0 }
+
 // Evidence is how a hold's window was measured and judged.
 type Evidence struct {
 	Measures Measures  `json:"measures"`
@@ -249,9 +252,21 @@ func Judged(opened, closed Window, own Own, b Bounds, f Facts) Evidence {
 	return e
 }
 
+// object adds to evidence what is only known once the hold has ended.
+func (e *Evidence) object(r Reason, text string) {
+	e.Reasons = append([]Finding{{r, text}}, e.Reasons...)
+	if r.Verdict() == Suspect {
+		e.Verdict = Suspect
+	} else if e.Verdict == Clean {
+		e.Verdict = VerdictUnknown
+	}
+}
+
+const takenOverText = "The lock was taken over before the end: somebody else may have measured at the same time."
+
 func judgeBounds(m Measures, b Bounds, f Facts, find func(Reason, ...string)) {
 	switch {
-	case b.MinEfficiency <= 0 && b.MaxForeignCores <= 0:
+	case !b.Given():
 		find(NoBound, "No bound was given to judge by: see --max-foreign-cores and --min-efficiency.")
 		return
 	case m.WindowSeconds == nil:
@@ -290,7 +305,7 @@ func judgeBounds(m Measures, b Bounds, f Facts, find func(Reason, ...string)) {
 
 func judgeFacts(b Bounds, f Facts, find func(Reason, ...string)) {
 	if f.TakenOver {
-		find(TakenOver, "The lock was taken over before the end: somebody else may have measured at the same time.")
+		find(TakenOver, takenOverText)
 	}
 	if f.Takeover == nil {
 		find(TakeoverUnknown, "It is not recorded whether the lock had to be taken from another holder.")

@@ -15,12 +15,11 @@ import (
 	"github.com/org/hostlock-action/proc"
 )
 
-const (
-	guardFile = "guard"
-	// guardPatience bounds the wait for a guard that is held for microseconds
-	// at a time: past it somebody is stopped, or means harm.
-	guardPatience = 10 * time.Second
-)
+const guardFile = "guard"
+
+// guardPatience bounds the wait for a guard that is held for microseconds at a
+// time: past it somebody is stopped, or means harm. A variable for tests only.
+var guardPatience = 10 * time.Second
 
 // A session is a hold of the guard, under which the set of tickets changes.
 // While it lasts: no output, no fork, no look into another process's memory
@@ -149,9 +148,11 @@ func (s *session) next(entries []entry) (uint64, error) {
 	return seq, nil
 }
 
-// createGuard makes an empty guard, unless somebody else does.
+// createGuard makes an empty guard, unless somebody else does. Of all files it
+// alone is made without the guard, so that whoever has one by now may take our
+// temporary file for a crash's.
 func (d *Dir) createGuard() error {
-	tmp := ".guard-" + randomHex(8)
+	tmp := tmpPrefix + "guard-" + randomHex(8)
 	fd, err := retry(func() (int, error) {
 		return unix.Openat(d.fd, tmp, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	})
@@ -164,13 +165,13 @@ func (d *Dir) createGuard() error {
 		err = writeAt(fd, fmt.Appendf(nil, guardLine, Format, 0), 0)
 	}
 	if err == nil {
-		err = renameNew(d.fd, tmp, guardFile)
+		if err = renameNew(d.fd, tmp, guardFile); errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOENT) {
+			_ = unix.Unlinkat(d.fd, tmp, 0)
+			return nil // there is another now
+		}
 	}
 	if err != nil {
 		_ = unix.Unlinkat(d.fd, tmp, 0)
-		if errors.Is(err, unix.EEXIST) {
-			return nil
-		}
 	}
 	return err
 }

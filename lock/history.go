@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -24,26 +23,23 @@ const (
 	endRemoved   = "forced" // by release --force, or acknowledged by reap
 )
 
-// A Past is one finished hold. Peers wrote it: it has been cleaned like a
-// record.
-type Past struct {
-	Record
-	UID      int       `json:"uid"` // owner of the ticket, by the kernel
-	End      string    `json:"end"`
-	EndedAt  time.Time `json:"ended_at"`
-	EndedBy  int       `json:"ended_by_uid"`
-	WaitSecs float64   `json:"wait_secs"`
-	HeldSecs float64   `json:"held_secs"`
+// past is a hold that ends now.
+func (d *Dir) past(r *Record, uid int, end string) Past {
+	p := Past{Record: *r, UID: uid, End: end, EndedAt: d.host.now().UTC, EndedBy: d.uid}
+	if r.HeldAt != nil {
+		p.WaitSecs, p.HeldSecs = max(0, r.HeldAt.Boot-r.RequestedAt.Boot).Seconds(), d.age(r, *r.HeldAt).Seconds()
+	}
+	return p
 }
 
-// finish appends a hold to the history. That it cannot is a warning, for the
-// host is free all the same. The caller holds the guard.
-func (d *Dir) finish(r *Record, uid int, end string) {
-	if r.Phase != Held || r.HeldAt == nil {
+// finish appends a hold that ends now to the history. That it cannot is a
+// warning, for the host is free all the same. The caller holds the guard.
+func (d *Dir) finish(r *Record, uid int, end string) { d.enterHistory(d.past(r, uid, end)) }
+
+func (d *Dir) enterHistory(past Past) {
+	if past.Phase != Held || past.HeldAt == nil {
 		return
 	}
-	past := Past{Record: *r, UID: uid, End: end, EndedAt: d.host.now().UTC, EndedBy: d.uid,
-		WaitSecs: max(0, r.HeldAt.Boot-r.RequestedAt.Boot).Seconds(), HeldSecs: d.age(r, *r.HeldAt).Seconds()}
 	line, err := past.appendJSON(nil)
 	if err == nil {
 		err = d.appendHistory(append(line, '\n'))

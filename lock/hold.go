@@ -102,12 +102,18 @@ func (h *Hold) Release() error {
 	}
 	defer s.leave()
 	lost := h.lost()
-	if _, ok := h.own(); ok {
-		end := endReleased
-		if lost != nil {
-			end = endTakenOver
+	end := endReleased
+	if lost != nil {
+		end = endTakenOver
+		if h.Record.Evidence != nil {
+			h.Record.Evidence.object(TakenOver, takenOverText)
 		}
-		h.d.finish(&h.Record, unix.Geteuid(), end)
+	}
+	h.Ended = h.d.past(&h.Record, unix.Geteuid(), end)
+	if _, ok := h.own(); ok {
+		if lost == nil { // else whoever took over has written that
+			h.d.enterHistory(h.Ended)
+		}
 		if err := h.d.remove(h.entry); err != nil {
 			return h.d.cannot("remove the ticket", err)
 		}
@@ -136,10 +142,10 @@ func (d *Dir) evict(h *Hold, t *Ticket) error {
 		return nil
 	}
 	return h.update(func(r *Record) {
-		kind := t.Kind
-		if r.Takeover != nil && *r.Takeover == TTLExpired {
-			kind = TTLExpired // the gravest is the one to report
+		if r.Takeover != nil && *r.Takeover != NoTakeover && !graver(t.Kind, *r.Takeover) {
+			return // the gravest is the one to report
 		}
+		kind := t.Kind
 		r.Takeover = &kind
 		r.Previous = &Previous{ID: t.ID(), Owner: t.ownerText()}
 		if r.Joins == "" {

@@ -105,8 +105,8 @@ type Record struct {
 	Version           string            `json:"version,omitempty"`
 	Job               map[string]string `json:"job,omitempty"`
 	Window            *Window           `json:"window,omitempty"`      // when it opened
-	Evidence          *Evidence         `json:"evidence,omitempty"`    // only in the history, like
-	ExitStatus        *int              `json:"exit_status,omitempty"` // the command's
+	Evidence          *Evidence         `json:"evidence,omitempty"`    // when it had closed
+	ExitStatus        *int              `json:"exit_status,omitempty"` // of a run's command
 }
 
 // TTL is the holder's own limit; 0 is none.
@@ -232,4 +232,16 @@ func recordFields() map[string]bool {
 		known[name] = true
 	}
 	return known
+}
+
+// A Past is one finished hold. Peers wrote it: it has been cleaned like a
+// record.
+type Past struct {
+	Record
+	UID      int       `json:"uid"` // owner of the ticket, by the kernel
+	End      string    `json:"end"`
+	EndedAt  time.Time `json:"ended_at"`
+	EndedBy  int       `json:"ended_by_uid"`
+	WaitSecs float64   `json:"wait_secs"`
+	HeldSecs float64   `json:"held_secs"`
 }

@@ -133,7 +133,6 @@ func (a *attempt) drain(ctx context.Context, dead []*Ticket) (string, error) {
 		}
 		vigil := new(vigil)
 		vigil.within(left)
-		vigil.within(a.deadline - a.d.host.now().Boot)
 		for _, id := range busy {
 			if a.d.watchProcess(vigil, id) {
 				drained[id.PID] = true
@@ -141,7 +140,11 @@ func (a *attempt) drain(ctx context.Context, dead []*Ticket) (string, error) {
 				vigil.within(blindLook)
 			}
 		}
-		vigil.wait(a.waker, a.own)
+		// The look took a second: the deadline may have passed in it.
+		if rest := a.deadline - a.d.host.now().Boot; rest > 0 {
+			vigil.within(rest)
+			vigil.wait(a.waker, a.own)
+		}
 		vigil.close()
 		if err := a.outOfTime(ctx, names); err != nil {
 			return "", err

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/org/hostlock-action/proc"
 )
 
 func TestTakeoverOfDeadIsReportedOnce(t *testing.T) {
@@ -71,5 +73,28 @@ func TestEvictionOfLapsed(t *testing.T) {
 	}
 	if n := w.pasts(); n[endTakenOver] != 1 || n[endReleased] != 0 {
 		t.Errorf("history %v, want one takeover", n)
+	}
+}
+
+// Of several that are passed, the gravest is reported, with its name.
+func TestGravestTakeoverIsReported(t *testing.T) {
+	w := newWorld(t)
+	unseen, dead := w.actor(shared), w.actor(shared)
+	dead.gets()
+	h := unseen.gets()
+	w.lives(7, proc.Unknown)
+	if err := h.amend(func(r *Record) { r.Anchor = Party{Identity: w.identity(7)} }); err != nil {
+		t.Fatal(err)
+	}
+	unseen.dies()
+	dead.dies()
+	next := w.actor(letBe).waits()
+	w.pass(grace)
+	got := next.gets().Record
+	if got.Outcome != "acquired_after_reap (unverifiable)" || *got.Takeover != Unverifiable || got.Previous.ID != unseen.id {
+		t.Errorf("%s, %v, previous %+v", got.Outcome, got.Takeover, got.Previous)
+	}
+	if n := w.pasts(); n[endTakenOver] != 2 {
+		t.Errorf("history %v", n)
 	}
 }

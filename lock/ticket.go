@@ -257,9 +257,10 @@ func (d *Dir) witness(t *Ticket, ev *evidence, lockFD int, hasLock bool) {
 		}
 		if r.Phase == Held {
 			probe = t.anchor == proc.Unknown
-			if r.HeldAt != nil {
+			// Without a time its age is unknown, which is not 56 years.
+			if r.HeldAt != nil && !r.HeldAt.IsZero() {
 				ev.heldFor = d.age(r, *r.HeldAt)
-			} else {
+			} else if !r.RequestedAt.IsZero() {
 				ev.heldFor = d.age(r, r.RequestedAt)
 			}
 			t.heldFor = ev.heldFor

@@ -71,7 +71,8 @@ func (h *Hold) turnBack() error {
 	ended := h.Record
 	job.Seq = h.entry.seq
 	err := h.entrust(job, func() {
-		h.d.finish(&ended, unix.Geteuid(), endReleased)
+		h.Ended = h.d.past(&ended, unix.Geteuid(), endReleased)
+		h.d.enterHistory(h.Ended)
 		// Wakes those of the job who wait: they are inside again.
 		_ = h.d.writeNote(h.entry, func(*note) {})
 	})

@@ -29,7 +29,10 @@ func outliveLog() { signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE) }
 func jobHook(args []string) int {
 	const command = "hook"
 	if len(args) == 0 {
-		return report(usageError(command, "job-started or job-completed?"))
+		return report(usageError(command, "job-started, job-completed, install or uninstall?"))
+	}
+	if args[0] == "install" || args[0] == "uninstall" {
+		return report(install(args[0], args[1:]))
 	}
 	t := &taking{command: command, fs: flagSet(command)}
 	t.fs.Var(whole{&t.pid}, "pid", "")
@@ -59,5 +62,5 @@ func jobHook(args []string) int {
 		newCall().JobCompleted(job)
 		return exitOK
 	}
-	return report(usageError(command, "job-started or job-completed, not %q", lock.Flatten(args[0], 60)))
+	return report(usageError(command, "job-started, job-completed, install or uninstall, not %q", lock.Flatten(args[0], 60)))
 }

@@ -79,7 +79,16 @@ func child(args []string) {
 		}
 		s := &supervisor{in: in, family: newFamily(""), say: say}
 		s.between = func() {
-			for s.ended.IsZero() && !signals(in.pending.Load()).has(unix.SIGCHLD) {
+			if !s.ended.IsZero() {
+				return
+			}
+			_ = unix.Waitid(unix.P_PID, s.command.pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+			// Its signal follows, unless the loop had it before: on a loaded machine
+			// the command can end before the first look.
+			for range 100 {
+				if signals(in.pending.Load()).has(unix.SIGCHLD) {
+					break
+				}
 				time.Sleep(time.Millisecond)
 			}
 		}

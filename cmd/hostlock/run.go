@@ -23,6 +23,8 @@ const defaultLinger = 2 * time.Second
 type running struct {
 	*taking
 	killAfter, linger time.Duration
+	bounds            lock.Bounds
+	result            string // where to write the result, or empty
 	argv              []string
 	file              string // what argv[0] names
 	title             string // for those who wait, where argv says little
@@ -31,9 +33,9 @@ type running struct {
 
 // A watch is told what becomes of a run, if somebody wants to know.
 type watch struct {
-	refused  func(*lock.Dir, error)       // nothing was run; the directory may be nil
-	held     func(*lock.Dir, *lock.Hold)  // before the command starts
-	released func(status int, lost error) // status is the command's
+	refused  func(*lock.Dir, error)                         // nothing was run; the directory may be nil
+	held     func(*lock.Dir, *lock.Hold)                    // before the command starts
+	released func(ended *lock.Past, status int, lost error) // status is the command's
 }
 
 func (w watch) tellRefused(d *lock.Dir, err error) {
@@ -47,6 +49,10 @@ func parseRun(args []string) (*running, error) {
 	r.fs.SetInterspersed(false) // what follows the command's name is the command's
 	r.fs.Var(seconds{&r.killAfter}, "kill-after", "")
 	r.fs.Var(seconds{&r.linger}, "linger", "")
+	r.fs.Var(number{&r.bounds.ExpectCores}, "expect-cores", "")
+	r.fs.Var(number{&r.bounds.MinEfficiency}, "min-efficiency", "")
+	r.fs.Var(number{&r.bounds.MaxForeignCores}, "max-foreign-cores", "")
+	r.fs.StringVar(&r.result, "result", "", "")
 	if err := r.parse(args); err != nil {
 		return nil, err
 	}
@@ -57,7 +63,7 @@ func parseRun(args []string) (*running, error) {
 	case r.given("kill-after") && r.killAfter == 0:
 		return nil, r.wrong("--kill-after must be above 0")
 	}
-	return r, nil
+	return r, r.checkBounds()
 }
 
 // run takes the host, runs a command, gives the host back and returns the
@@ -81,6 +87,13 @@ func (r *running) execute() int {
 		return exitBusy
 	}
 	var err error
+	if r.result != "" {
+		if r.result, err = resultPlace(r.result); err != nil {
+			err = r.wrong("--result %s", err)
+			r.watch.tellRefused(nil, err)
+			return report(err)
+		}
+	}
 	if r.file, err = lookUp(r.argv[0], os.Getenv("PATH")); err != nil {
 		r.watch.tellRefused(nil, err)
 		return reportStart(err)
@@ -163,6 +176,7 @@ func (r *running) hold(d *lock.Dir, h *lock.Hold, in *inbox, job *jobWatch) int 
 	}
 	var status int
 	var failed error
+	opened := lock.ReadWindow()
 	s.command, failed = launch(r.file, r.argv, environ(os.Environ(), exports))
 	if failed == nil {
 		s.early = in.take()
@@ -174,30 +188,60 @@ func (r *running) hold(d *lock.Dir, h *lock.Hold, in *inbox, job *jobWatch) int 
 		h.Record.LeftRunning = &n
 		s.say("WARNING: left running by the command, and let be: %s", names(s.result.left))
 	}
-	released := h.Release()
-	if r.watch.released != nil {
-		r.watch.released(status, released)
+	if failed != nil {
+		var e *startError
+		if errors.As(failed, &e) {
+			status = e.status
+		}
+	} else {
+		h.Record.Window = &opened
 	}
+	e := lock.Judged(opened, s.result.closed, s.result.own(), r.bounds, lock.FactsOf(&h.Record))
+	h.Record.Evidence, h.Record.ExitStatus = &e, &status
+	released := h.Release()
 
 	for _, line := range later {
 		say("%s", line)
 	}
 	warn(d)
 	if failed != nil {
-		status = reportStart(failed)
+		reportStart(failed)
 	}
+	ended := &h.Ended
+	if ended.ID == "" { // not released in order
+		ended.Record = h.Record
+	}
+	if r.watch.released != nil {
+		r.watch.released(ended, status, released)
+	}
+	exit := status
 	var taken *lock.TakenOverError
 	switch {
 	case errors.As(released, &taken):
 		say("WARNING: %s", released)
-		if status == 0 {
-			status = exitDoubtful
+		if exit == 0 {
+			exit = exitDoubtful
 		}
 	case released != nil:
 		say("WARNING: the host could not be released in order and is free when hostlock has ended: %s", released)
 	}
-	say("%s", summary(&h.Record, held))
-	return status
+	if failed == nil {
+		tellVerdict(ended.Evidence)
+		// Without a bound nobody asked to have the run judged.
+		if exit == 0 && r.bounds.Given() && ended.Evidence.Verdict == lock.Suspect {
+			exit = exitDoubtful
+		}
+	}
+	say("%s", summary(&ended.Record, held))
+	if r.result != "" {
+		if err := writeResult(r.result, *ended); err != nil {
+			say("WARNING: the result could not be written: %s", err)
+			if exit == 0 {
+				exit = exitDoubtful
+			}
+		}
+	}
+	return exit
 }
 
 // summary is the one line that a run ends with.
@@ -212,6 +256,17 @@ func summary(rec *lock.Record, held time.Duration) string {
 	}
 	if rec.LeftRunning != nil {
 		fmt.Fprintf(&b, " left_running=%d", *rec.LeftRunning)
+	}
+	if e := rec.Evidence; e != nil && rec.Window != nil {
+		fmt.Fprintf(&b, " verdict=%s", e.Verdict)
+		for _, m := range []struct {
+			key   string
+			value *float64
+		}{{"own_cores", e.Measures.OwnCores}, {"foreign_cores", e.Measures.ForeignCores}, {"efficiency", e.Measures.Efficiency}} {
+			if m.value != nil {
+				fmt.Fprintf(&b, " %s=%.3f", m.key, *m.value)
+			}
+		}
 	}
 	return b.String()
 }

@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 		// A process that is always runnable.
 		"spin": func() {
 			fmt.Println("spinning")
-			for {
+			for n := 0; ; n++ {
 			}
 		},
 	})

@@ -11,16 +11,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/org/hostlock-action/lock"
 	"github.com/org/hostlock-action/proc"
 )
 
 // A result is how the command ended.
 type result struct {
 	status unix.WaitStatus
-	// user and sys are the CPU time of everything that was reaped: the command
-	// and, by the kernel's sums (wait4(2)), all that it waited for, and orphans.
-	user, sys time.Duration
-	left      []relative // runs on
+	used
+	closed lock.Window // when the command had ended
+	left   []relative  // runs on
 }
 
 // A supervisor stays with the command until it and what it started have ended.
@@ -97,8 +97,35 @@ func (s *supervisor) scene() scene {
 }
 
 // reap takes the status of every child that has ended. An orphan of the family
-// has become our child, so when there is none left nothing of it runs.
+// has become our child, so when there is none left nothing of it runs. The measured
+// window ends with the command: what runs on has its share until then counted from
+// /proc, and what it uses afterwards counts for nothing.
 func (s *supervisor) reap() {
+	if s.ended.IsZero() {
+		s.closeWindow()
+	}
+	s.takeAll()
+	if !s.ended.IsZero() && !s.result.whole {
+		s.result.whole = true
+		if s.orphans {
+			s.result.cpu += s.family.used()
+		}
+	}
+}
+
+// closeWindow reads the counters if the command has ended. It is a zombie yet,
+// and can be asked whether its children's CPU was counted.
+func (s *supervisor) closeWindow() {
+	var info unix.Siginfo
+	err := unix.Waitid(unix.P_PID, s.command.pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+	if err != nil || info.Signo == 0 {
+		return
+	}
+	s.result.closed = lock.ReadWindow()
+	s.result.lost, _ = proc.LosesChildren(s.command.pid)
+}
+
+func (s *supervisor) takeAll() {
 	for {
 		var ws unix.WaitStatus
 		var ru unix.Rusage
@@ -114,6 +141,9 @@ func (s *supervisor) reap() {
 			return
 		case pid == s.command.pid && s.ended.IsZero():
 			s.result.status, s.ended = ws, time.Now()
+			if s.result.closed.Mono == 0 { // it ended since closeWindow looked
+				s.result.closed = lock.ReadWindow()
+			}
 			if s.command.pidfd >= 0 {
 				unix.Close(s.command.pidfd)
 				s.command.pidfd = -1
@@ -122,8 +152,7 @@ func (s *supervisor) reap() {
 			delete(s.family.foreign, pid) // the number is free for others now
 			continue
 		}
-		s.result.user += time.Duration(ru.Utime.Nano())
-		s.result.sys += time.Duration(ru.Stime.Nano())
+		s.result.add(&ru)
 	}
 }
 
@@ -273,8 +302,7 @@ func (w *jobWatch) add(what string, p proc.Process) {
 	if fd < 0 && err == nil && id.Start == p.Start && proc.Look(id) != proc.Gone {
 		return // it lives and cannot be watched
 	}
-	p.UID = p.RealUID()
-	w.who = append(w.who, fmt.Sprintf("%s (%s)", what, relative{Process: p}))
+	w.who = append(w.who, fmt.Sprintf("%s (%d, %s)", what, p.PID, lock.Flatten(p.Comm, 64)))
 	if fd < 0 {
 		fd = gone
 	}

@@ -11,13 +11,16 @@ const binary = process.env.INPUT_BINARY || 'hostlock';
 const say = (level, text) =>
   console.log(`::${level}::${text.replace(/%/g, '%25').replace(/\r/g, '%0D').replace(/\n/g, '%0A')}`);
 
+let child;
+// The runner signals this process alone, and kills it 10 s later. Listening
+// begins before the child is there: a signal in between would kill this process
+// and orphan that one. (Handlers run in the event loop, so the child is set.)
+for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, () => child.kill(signal));
+
 // No shell in between: one would drop INPUT_ names with a dash in them. And
 // stdio is inherited, not piped, so that a process the command leaves behind
 // cannot keep this one alive.
-const child = spawn(binary, ['action', phase], { stdio: 'inherit' });
-
-// The runner signals this process alone, and kills it 10 s later.
-for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, () => child.kill(signal));
+child = spawn(binary, ['action', phase], { stdio: 'inherit' });
 
 child.on('exit', (code, signal) => process.exit(signal ? 128 + signals[signal] : code));
 child.on('error', (err) => {

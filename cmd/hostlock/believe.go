@@ -1,0 +1,113 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/org/hostlock-action/lock"
+	"github.com/org/hostlock-action/proc"
+)
+
+// checkBounds refuses bounds that could never be kept, or would do nothing.
+func (r *running) checkBounds() error {
+	b := r.bounds
+	switch {
+	case r.given("expect-cores") && b.ExpectCores <= 0:
+		return r.wrong("--expect-cores must be above 0")
+	case r.given("min-efficiency") && !(b.MinEfficiency > 0 && b.MinEfficiency <= 1):
+		return r.wrong("--min-efficiency is a share of the expected cores: above 0 and at most 1")
+	case r.given("min-efficiency") && !r.given("expect-cores"):
+		return r.wrong("--min-efficiency does nothing without --expect-cores, of which it is a share")
+	case r.given("max-foreign-cores") && b.MaxForeignCores <= 0:
+		return r.wrong("--max-foreign-cores must be above 0: a host that runs anything at all, this program included, is never at 0")
+	case r.given("result") && r.result == "":
+		return r.wrong("--result is empty")
+	}
+	return nil
+}
+
+// tellVerdict says on stderr what is known against the run. That nobody asked
+// to have it judged is no news.
+func tellVerdict(e *lock.Evidence) {
+	for _, f := range e.Reasons {
+		if e.Bounds.Given() || f.Reason.Verdict() == lock.Suspect {
+			say("%s: %s", e.Verdict, f.Text)
+		}
+	}
+}
+
+// resultPlace is where a result can be written: a regular file or a place for
+// one, in a directory where we may rename. It is asked before anything is taken, so
+// that nothing is measured in vain.
+func resultPlace(path string) (string, error) {
+	st, err := os.Lstat(path)
+	if err == nil && st.Mode()&os.ModeSymlink != 0 {
+		// The rename would replace the link.
+		if path, err = filepath.EvalSymlinks(path); err == nil {
+			st, err = os.Lstat(path)
+		}
+	}
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		if path[len(path)-1] == '/' {
+			return "", fmt.Errorf("%s is a directory's name: name a file", path)
+		}
+	case err != nil:
+		return "", err
+	case st.IsDir():
+		return "", fmt.Errorf("%s is a directory: name a file in it", path)
+	case !st.Mode().IsRegular():
+		return "", fmt.Errorf("%s is no regular file, and would be replaced by one", path)
+	}
+	dir := filepath.Dir(path)
+	if err := unix.Faccessat(unix.AT_FDCWD, dir, unix.W_OK|unix.X_OK, unix.AT_EACCESS); err != nil {
+		return "", fmt.Errorf("%s cannot be written: %s: %w", path, dir, err)
+	}
+	var in, old unix.Stat_t
+	if unix.Stat(dir, &in) == nil && in.Mode&unix.S_ISVTX != 0 && unix.Lstat(path, &old) == nil {
+		if me := uint32(unix.Geteuid()); me != 0 && me != old.Uid && me != in.Uid {
+			return "", fmt.Errorf("%s is another user's, and nobody else may replace it in %s", path, dir)
+		}
+	}
+	return path, nil
+}
+
+// writeResult puts the result in its place whole, so that nobody ever reads
+// half of it.
+func writeResult(path string, p lock.Past) error {
+	b, err := json.Marshal(lock.NewResult(p, proc.ReadMachine()))
+	if err != nil {
+		return err
+	}
+	var text bytes.Buffer
+	if err := json.Indent(&text, b, "", "  "); err != nil {
+		return err
+	}
+	text.WriteByte('\n')
+	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	_, err = tmp.Write(text.Bytes())
+	if err == nil {
+		err = tmp.Chmod(0o644) // whatever the umask: others read it
+	}
+	if cerr := tmp.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(tmp.Name())
+	}
+	return err
+}

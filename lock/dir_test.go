@@ -1,0 +1,554 @@
+//go:build linux
+
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/org/hostlock-action/proc"
+)
+
+func TestCreateDir(t *testing.T) {
+	for _, mask := range []int{0, 0o022, 0o077, 0o777} {
+		path := filepath.Join(t.TempDir(), "lock")
+		old := unix.Umask(mask)
+		d, err := Open(Location{Path: path})
+		if err == nil {
+			if _, err = d.Acquire(context.Background(), Request{Owner: "x"}); err != nil {
+				t.Error(err)
+			}
+		}
+		unix.Umask(old)
+		if err != nil {
+			t.Fatalf("umask %o: %v", mask, err)
+		}
+		defer d.Close()
+		for name, want := range map[string]uint32{".": unix.S_IFDIR | 0o1777, guardFile: unix.S_IFREG | 0o666,
+			"t00000000000000000001.lock": unix.S_IFREG | 0o666, "t00000000000000000001.json": unix.S_IFREG | 0o644} {
+			var st unix.Stat_t
+			if err := unix.Lstat(filepath.Join(path, name), &st); err != nil || st.Mode != want {
+				t.Errorf("umask %o: %s has mode %o, want %o (%v)", mask, name, st.Mode, want, err)
+			}
+		}
+		if left, _ := filepath.Glob(filepath.Dir(path) + "/.lock-*"); len(left) > 0 {
+			t.Errorf("left %v", left)
+		}
+	}
+}
+
+func TestUnusableDir(t *testing.T) {
+	base := t.TempDir()
+	file := filepath.Join(base, "file")
+	link := filepath.Join(base, "link")
+	dangling := filepath.Join(base, "dangling")
+	for _, err := range []error{os.WriteFile(file, nil, 0o666), os.Symlink(base, link), os.Symlink("/nowhere/at/all", dangling), unix.Mkfifo(base+"/fifo", 0o666)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		name     string
+		l        Location
+		problem  string
+		lookFree bool // a missing directory holds nobody
+	}{
+		{"a file", Location{Path: file}, "not a directory", false},
+		{"a FIFO", Location{Path: base + "/fifo"}, "not a directory", false},
+		{"a link to a directory", Location{Path: link}, "not a directory", false},
+		{"a dangling link", Location{Path: dangling}, "not a directory", false},
+		{"below a file", Location{Path: file + "/lock"}, "not a directory", false},
+		{"missing, and named by the configuration", Location{Path: base + "/none", configured: true}, "the configuration names it and it does not exist", false},
+		{"two levels missing", Location{Path: base + "/a/b"}, "cannot be created", true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var u *UnusableError
+			if _, err := Open(tt.l); !errors.As(err, &u) || !strings.Contains(u.Error(), tt.problem) {
+				t.Errorf("Open: %v, want %q", err, tt.problem)
+			}
+			d, err := OpenToLook(tt.l)
+			if tt.lookFree {
+				if err != nil {
+					t.Fatal(err)
+				}
+				if v, err := d.Look(); err != nil || v.State != Free {
+					t.Errorf("%+v, %v", v, err)
+				}
+			} else if !errors.As(err, &u) {
+				t.Errorf("OpenToLook: %v", err)
+			}
+			if _, err := os.Lstat(base + "/none"); err == nil {
+				t.Error("it was created")
+			}
+		})
+	}
+	none := func(string) string { return "" }
+	if _, err := Resolve("relative", none); !errors.As(err, new(*UnusableError)) {
+		t.Errorf("a relative path: %v", err)
+	}
+}
+
+func TestUnwritableDir(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root to become another user")
+	}
+	h := newHost(t)
+	if err := os.Chmod(h.path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c := errandCmd(t, "hold", errand{Dir: h.path, UID: 65534})
+	c.Stderr = nil
+	out, err := c.CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "not writable for uid 65534") {
+		t.Errorf("%s, %v", out, err)
+	}
+}
+
+func TestForeignDirIsNamed(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	h := newHost(t)
+	for _, tt := range []struct {
+		uid  int
+		mode os.FileMode
+		want string
+	}{{0, 0o1777, ""}, {65534, 0o1777, "uid 65534"}, {0, 0o777, "not sticky"}, {0, 0o755, ""}} {
+		mode := tt.mode & 0o777
+		if tt.mode&0o1000 != 0 {
+			mode |= os.ModeSticky
+		}
+		if err := errors.Join(os.Chown(h.path, tt.uid, 0), os.Chmod(h.path, mode)); err != nil {
+			t.Fatal(err)
+		}
+		if got := h.dir().Problem; (tt.want == "") != (got == "") || !strings.Contains(got, tt.want) {
+			t.Errorf("uid %d, mode %o: problem %q, want %q", tt.uid, tt.mode, got, tt.want)
+		}
+	}
+}
+
+// What a peer may put under a name, in place of a plain file.
+var traps = map[string]func(path string) error{
+	"fifo":        func(p string) error { return unix.Mkfifo(p, 0o666) },
+	"link":        func(p string) error { return os.Symlink(filepath.Dir(p)+"/../bait", p) },
+	"dangling":    func(p string) error { return os.Symlink("/nowhere/at/all", p) },
+	"directory":   func(p string) error { return os.Mkdir(p, 0o777) },
+	"hard link":   func(p string) error { return os.Link(filepath.Dir(p)+"/../bait", p) },
+	"huge":        func(p string) error { return errors.Join(os.WriteFile(p, nil, 0o666), os.Truncate(p, 1<<40)) },
+	"garbage":     func(p string) error { return os.WriteFile(p, []byte("\x00\xff{]"), 0o666) },
+	"empty":       func(p string) error { return os.WriteFile(p, nil, 0o666) },
+	"null":        func(p string) error { return os.WriteFile(p, []byte("null\n"), 0o666) },
+	"socket":      func(p string) error { return unix.Mknod(p, unix.S_IFSOCK|0o666, 0) },
+	"device null": func(p string) error { return unix.Mknod(p, unix.S_IFCHR|0o666, 1<<8|3) },
+}
+
+func bait(t *testing.T, w *world) (path string) {
+	t.Helper()
+	// Outside the lock directory, where a followed link would do harm.
+	sub := w.path + "/lock"
+	if err := os.Mkdir(sub, 0o1777); err != nil {
+		t.Fatal(err)
+	}
+	path = w.path + "/bait"
+	if err := os.WriteFile(path, []byte("bait"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	w.path = sub
+	return path
+}
+
+// bounded fails the test if do hangs.
+func bounded(t *testing.T, do func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		do()
+	}()
+	select {
+	case <-done:
+	case <-time.After(30 * time.Second):
+		t.Fatal("it hangs")
+	}
+}
+
+// Under every name, every trap: nothing is followed, nothing hangs, and a held
+// lock never reads FREE.
+func TestTraps(t *testing.T) {
+	for name, set := range traps {
+		for _, target := range []string{guardFile, historyFile, hostMark, ".lock", ".json"} {
+			t.Run(name+" as "+target, func(t *testing.T) {
+				w := newWorld(t)
+				b := bait(t, w)
+				holder := w.actor()
+				hold := holder.gets()
+				file := target
+				if target[0] == '.' {
+					file = holder.hold.entry.name() + target
+				}
+				os.Remove(w.file(file))
+				if err := set(w.file(file)); err != nil {
+					t.Skip(err)
+				}
+				bounded(t, func() {
+					v := w.view()
+					if v.State != HeldNow {
+						t.Errorf("state %v, and it is held", v.State)
+					}
+					d, _ := w.process()
+					d.resolveScope(true)
+					d.History()
+					_, err := w.actor(noWait, letBe).step()
+					var u *UnusableError
+					if !errors.As(err, new(*BusyError)) && !errors.As(err, &u) {
+						t.Errorf("beside the holder: %v", err)
+					}
+					if u != nil && target != guardFile {
+						t.Errorf("unusable for %s: %v", target, err)
+					}
+					a := w.actor()
+					if ok, _ := a.step(); ok {
+						t.Error("admitted beside the holder")
+					}
+					a.abandonIfAny()
+					err = hold.Release()
+					if target == guardFile || target == historyFile || target == hostMark {
+						if err != nil && !errors.As(err, &u) {
+							t.Errorf("release: %v", err)
+						}
+					}
+					if target == historyFile && (name == "fifo" || name == "link" || name == "hard link" || name == "directory") && len(hold.d.Warnings) == 0 {
+						t.Error("no warning that the history could not be written")
+					}
+				})
+				if text, err := os.ReadFile(b); err != nil || string(text) != "bait" {
+					t.Errorf("the bait was taken: %q, %v", text, err)
+				}
+			})
+		}
+	}
+}
+
+func (a *actor) abandonIfAny() {
+	if a.hold != nil {
+		a.abandon()
+	}
+}
+
+// A record that cannot be read is BUSY, and recoverable past the grace once
+// nobody has the kernel lock.
+func TestUnreadableRecord(t *testing.T) {
+	for name, set := range traps {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			bait(t, w)
+			holder := w.actor()
+			holder.gets()
+			path := w.file(holder.hold.entry.name() + recordSuffix)
+			os.Remove(path)
+			if err := set(path); err != nil {
+				t.Skip(err)
+			}
+			w.pass(time.Hour)
+			w.want(HeldNow) // the kernel lock is held
+			holder.dies()
+			visitor := w.actor(letBe).waits()
+			for _, s := range []time.Duration{0, 200 * time.Second, 99 * time.Second} {
+				w.pass(s)
+				w.want(HeldNow)
+				visitor.waits()
+			}
+			w.pass(101 * time.Second) // 400 s
+			if d := visitor.gets(); name != "directory" && d.Record.Outcome != "acquired_after_reap (unverifiable)" {
+				t.Errorf("%s", d.Record.Outcome)
+			}
+		})
+	}
+}
+
+// The same for visitors that come and go: each leaves a note of the time.
+func TestGraceAcrossVisitors(t *testing.T) {
+	w := newWorld(t)
+	holder := w.actor()
+	h := holder.gets()
+	w.lives(7, proc.Unknown)
+	if err := h.amend(func(r *Record) { r.Anchor = Party{Identity: w.identity(7)} }); err != nil {
+		t.Fatal(err)
+	}
+	holder.dies()
+	visit := func() error {
+		_, err := w.actor(noWait, letBe).step()
+		w.stamp()
+		return err
+	}
+	busy := func() {
+		t.Helper()
+		if err := visit(); !errors.As(err, new(*BusyError)) {
+			t.Fatalf("%v, want busy", err)
+		}
+	}
+	w.pass(time.Hour) // nobody came: the grace begins when somebody does
+	busy()
+	w.pass(200 * time.Second)
+	busy()
+	w.lives(7, proc.Alive) // one who can see it comes by
+	busy()
+	w.lives(7, proc.Unknown)
+	w.pass(99 * time.Second)
+	busy() // and the grace begins anew
+	w.clock.UTC = w.clock.UTC.Add(1000 * time.Hour)
+	busy() // the wall clock hastens nothing
+	w.clock.UTC = w.clock.UTC.Add(-1000 * time.Hour)
+	w.pass(299 * time.Second)
+	busy()
+	w.pass(time.Second)
+	w.want(Stale)
+	a := w.actor(noWait, letBe)
+	if h := a.gets(); h.Record.Outcome != "acquired_after_reap (unverifiable)" {
+		t.Error(h.Record.Outcome)
+	}
+}
+
+// Steps of the wall clock neither free nor extend a lock.
+func TestWallClockSteps(t *testing.T) {
+	w := newWorld(t)
+	holder := w.actor(ttl(time.Hour))
+	holder.gets()
+	waiter := w.actor(timeout(30 * time.Minute)).waits()
+	for _, step := range []time.Duration{10000 * time.Hour, -20000 * time.Hour} {
+		w.clock.UTC = w.clock.UTC.Add(step)
+		if v := w.want(HeldNow); len(v.Waiting) != 1 {
+			t.Errorf("%d wait", len(v.Waiting))
+		}
+	}
+	w.pass(30*time.Minute + deadlineSlack)
+	if v := w.want(HeldNow); len(v.Waiting) != 1 {
+		t.Errorf("%d wait", len(v.Waiting))
+	}
+	w.pass(time.Millisecond)
+	if v := w.want(HeldNow); len(v.Waiting) != 0 {
+		t.Errorf("%d wait", len(v.Waiting))
+	}
+	if err := waiter.over(context.Background()); !errors.As(err, new(*TimeoutError)) {
+		t.Error(err)
+	}
+	w.pass(30*time.Minute - deadlineSlack - 2*time.Millisecond)
+	w.want(HeldNow)
+	w.pass(time.Millisecond)
+	w.want(Expired)
+}
+
+// The guard is deleted, cut, filled with garbage or replaced while somebody
+// holds: nobody is admitted beside the holder, and no number is used twice.
+func TestGuardDamaged(t *testing.T) {
+	for name, harm := range map[string]func(path string) error{
+		"deleted":     os.Remove,
+		"cut":         func(p string) error { return os.Truncate(p, 0) },
+		"cut short":   func(p string) error { return os.Truncate(p, 15) },
+		"garbage":     func(p string) error { return os.WriteFile(p, []byte("\xff\x00 x"), 0o666) },
+		"huge":        func(p string) error { return os.Truncate(p, 1<<30) },
+		"turned back": func(p string) error { return os.WriteFile(p, fmt.Appendf(nil, guardLine, Format, 0), 0o666) },
+		"replaced": func(p string) error {
+			return errors.Join(os.WriteFile(p+"2", fmt.Appendf(nil, guardLine, Format, 1), 0o666), os.Rename(p+"2", p))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			for range 5 {
+				if err := w.actor().gets().Release(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			h := w.actor().gets()
+			second := w.actor().waits()
+			if err := harm(w.file(guardFile)); err != nil {
+				t.Fatal(err)
+			}
+			third := w.actor().waits()
+			if n := third.hold.entry.seq; n <= second.hold.entry.seq {
+				t.Errorf("number %d after %d", n, second.hold.entry.seq)
+			}
+			if err := h.Release(); err != nil {
+				t.Error(err)
+			}
+			third.waits()
+			second.gets()
+		})
+	}
+}
+
+// Two that have the guard at once would be a theft: one who waits for a guard
+// that was replaced meanwhile must take the new one.
+func TestGuardReplacedWhileWaited(t *testing.T) {
+	w := newWorld(t)
+	d, _ := w.process()
+	s, err := d.enter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan *session)
+	d2, _ := w.process()
+	go func() {
+		s, err := d2.enter()
+		if err != nil {
+			t.Error(err)
+		}
+		got <- s
+	}()
+	// Until it waits (proc_locks(5) shows that with an arrow).
+	ino := inodeOf(t, w.file(guardFile))
+	for !strings.Contains(waitingFor(t), ":"+strconv.FormatUint(ino, 10)+" ") {
+		time.Sleep(time.Millisecond)
+	}
+	os.Remove(w.file(guardFile))
+	d3, _ := w.process()
+	s3, err := d3.enter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.leave()
+	select {
+	case <-got:
+		t.Fatal("two have the guard")
+	case <-time.After(50 * time.Millisecond):
+	}
+	s3.leave()
+	(<-got).leave()
+}
+
+func inodeOf(t *testing.T, path string) uint64 {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		t.Fatal(err)
+	}
+	return st.Ino
+}
+
+func waitingFor(t *testing.T) string {
+	b, err := os.ReadFile("/proc/locks")
+	if err != nil {
+		t.Skip(err)
+	}
+	var lines []string
+	for l := range strings.SplitSeq(string(b), "\n") {
+		if strings.Contains(l, "->") {
+			lines = append(lines, l)
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// A stopped process has the guard: an end, and its name. Nothing is taken, and
+// those who only look need no guard.
+func TestGuardStuck(t *testing.T) {
+	old := guardPatience
+	guardPatience = 100 * time.Millisecond
+	defer func() { guardPatience = old }()
+	h := newHost(t)
+	stuck := start(t, helperCmd("guard", "LOCK_TEST_DIR="+h.path))
+	if line, err := stuck.out.ReadString('\n'); line != "ready\n" {
+		t.Fatal(line, err)
+	}
+	stuck.stopped(t)
+	_, err := h.acquire()
+	var u *UnusableError
+	if !errors.As(err, &u) || !strings.Contains(err.Error(), "pid "+strconv.Itoa(stuck.Process.Pid)+" (") {
+		t.Errorf("%v, want the name of pid %d", err, stuck.Process.Pid)
+	}
+	h.want(Free)
+	stuck.signal(t, unix.SIGCONT)
+	stuck.in.Close()
+	stuck.Wait()
+	if o := h.take(); o != "acquired" {
+		t.Error(o)
+	}
+	if names, _ := os.ReadDir(h.path); len(names) > 3 {
+		t.Errorf("left %v", names)
+	}
+}
+
+func TestFutureFormat(t *testing.T) {
+	w := newWorld(t)
+	h := w.actor().gets()
+	if err := h.Release(); err != nil {
+		t.Fatal(err)
+	}
+	w.write(guardFile, "hostlock 2 something else\n")
+	_, err := w.actor().step()
+	var u *UnusableError
+	if !errors.As(err, &u) || !strings.Contains(err.Error(), "format 2") {
+		t.Errorf("%v", err)
+	}
+	if b, _ := os.ReadFile(w.file(guardFile)); string(b) != "hostlock 2 something else\n" {
+		t.Errorf("the guard was changed to %q", b)
+	}
+}
+
+// What a crash left half made goes away.
+func TestLeavings(t *testing.T) {
+	w := newWorld(t)
+	w.write(tmpPrefix+"0123", "x")
+	w.write("t00000000000000000005.json", "{}") // a release that was killed half way
+	w.write("notes.txt", "somebody's")
+	w.want(Free)
+	h := w.actor().gets()
+	if h.entry.seq != 6 || h.Record.Outcome != "acquired" {
+		t.Errorf("number %d, %s", h.entry.seq, h.Record.Outcome)
+	}
+	var names []string
+	all, _ := os.ReadDir(w.path)
+	for _, n := range all {
+		names = append(names, n.Name())
+	}
+	if got := strings.Join(names, " "); got != "guard notes.txt t00000000000000000006.json t00000000000000000006.lock" {
+		t.Errorf("in the directory: %s", got)
+	}
+}
+
+// A record of one user under another's lock, and a name that says other than
+// the record, count as what cannot be read.
+func TestForgedTickets(t *testing.T) {
+	w := newWorld(t)
+	h := w.actor(shared).gets()
+	w.editRecord(h.entry, func(m map[string]any) { m["mode"] = "exclusive" })
+	if v := w.want(HeldNow); v.Holders[0].Record != nil {
+		t.Error("an exclusive record under a shared name is believed")
+	}
+	w.editRecord(h.entry, func(m map[string]any) { m["mode"] = "shared"; m["joins"] = anID })
+	if v := w.want(HeldNow); v.Holders[0].Record != nil {
+		t.Error("a joined record under another name is believed")
+	}
+	w.editRecord(h.entry, func(m map[string]any) { delete(m, "joins") })
+	if v := w.want(HeldNow); v.Holders[0].Record == nil {
+		t.Error("the control is not believed: " + v.Holders[0].Problem)
+	}
+	if os.Getuid() != 0 {
+		return
+	}
+	if err := os.Chown(w.file(h.entry.name()+recordSuffix), 65534, -1); err != nil {
+		t.Fatal(err)
+	}
+	if v := w.want(HeldNow); v.Holders[0].Record != nil || v.Holders[0].UID != 0 {
+		t.Error("another user's record is believed")
+	}
+}
+
+// The age of a record without a time is unknown: that lapses nobody.
+func TestAgeUnknown(t *testing.T) {
+	w := newWorld(t)
+	h := w.actor(ttl(time.Hour)).gets()
+	w.editRecord(h.entry, func(m map[string]any) { delete(m, "held_at"); delete(m, "requested_at") })
+	v := w.want(HeldNow)
+	if _, ok := v.HeldFor(v.Holders[0]); ok {
+		t.Error("its age is known")
+	}
+}

@@ -3,12 +3,16 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
+	"math/bits"
 	"os"
 	"os/signal"
 	"slices"
+	"strconv"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -79,6 +83,10 @@ func listen() (*inbox, error) {
 	c := make(chan os.Signal, 256)
 	signal.Notify(c, hear...)
 	go in.collect(c)
+	// A signal from before this may still be about to kill us, in a thread that
+	// has entered the handler and waits for a CPU: then now, and not once we hold
+	// the host and have started a command.
+	awaitHandlers(100 * time.Millisecond)
 	return in, nil
 }
 
@@ -99,4 +107,80 @@ func (in *inbox) take() signals {
 	var count [8]byte
 	_, _ = unix.Read(in.wake, count[:]) // before the set: what comes in between wakes us once too often
 	return signals(in.pending.Swap(0))
+}
+
+// settle returns the signals that were sent to us before it was called, all of
+// them: one that the kernel has handed to a thread takes its time through the
+// runtime, on a busy machine longer than it takes to start a command. When the
+// handlers are through, a signal of our own, which stays behind those that it finds
+// on the way, shows when the rest is.
+func (in *inbox) settle() signals {
+	end := time.Now().Add(time.Second)
+	awaitHandlers(time.Second)
+	got := in.take() &^ (1 << unix.SIGPIPE)
+	if unix.Kill(os.Getpid(), unix.SIGPIPE) != nil {
+		return got
+	}
+	for !got.has(unix.SIGPIPE) && time.Now().Before(end) {
+		poll([]unix.PollFd{{Fd: int32(in.wake), Events: unix.POLLIN}}, time.Until(end))
+		got |= in.take()
+	}
+	return got
+}
+
+// awaitHandlers waits until no thread of ours is in the runtime's signal
+// handler and nothing is on the way there. The limit is for a caller that started
+// us with signals blocked.
+func awaitHandlers(limit time.Duration) {
+	for end := time.Now().Add(limit); handling() && time.Now().Before(end); {
+		time.Sleep(100 * time.Microsecond)
+	}
+}
+
+// handling reads the masks of our threads (proc_pid_status(5)). A thread in the
+// handler has every signal blocked (sa_mask in setsig, runtime/os_linux.go) but the
+// one that it is about to die of (dieFromSignal), and so has, for a moment, one that
+// starts or is being started.
+func handling() bool {
+	var all uint64
+	for _, s := range passedOn {
+		all |= 1 << (s - 1)
+	}
+	threads, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		return false
+	}
+	for _, t := range threads {
+		text, err := os.ReadFile("/proc/self/task/" + t.Name() + "/status")
+		if err != nil {
+			continue // it has ended
+		}
+		if bits.OnesCount64(mask(text, "SigBlk:")&all) >= len(passedOn)-1 || (mask(text, "SigPnd:")|mask(text, "ShdPnd:"))&all != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// mask reads one set of signals from a status file; bit 0 is signal 1.
+func mask(status []byte, name string) uint64 {
+	_, rest, _ := bytes.Cut(status, []byte("\n"+name))
+	line, _, _ := bytes.Cut(rest, []byte("\n"))
+	m, err := strconv.ParseUint(string(bytes.TrimSpace(line)), 16, 64)
+	if err != nil {
+		return 0
+	}
+	return m
+}
+
+// atTerminal reports whether we are in the foreground of a terminal, whose ^C
+// comes to us and to the command each.
+func atTerminal() bool {
+	tty, err := unix.Open("/dev/tty", unix.O_RDONLY|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false // the usual case in CI, and cheap to find out
+	}
+	defer unix.Close(tty)
+	group, err := unix.IoctlGetInt(tty, unix.TIOCGPGRP)
+	return err == nil && group == unix.Getpgrp()
 }

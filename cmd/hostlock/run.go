@@ -179,7 +179,11 @@ func (r *running) hold(d *lock.Dir, h *lock.Hold, in *inbox, job *jobWatch) int 
 	opened := lock.ReadWindow()
 	s.command, failed = launch(r.file, r.argv, environ(os.Environ(), exports))
 	if failed == nil {
+		// What came before the command was there has not reached it.
 		s.early = in.take()
+		if atTerminal() {
+			s.early |= in.settle()
+		}
 		s.result = s.run()
 		status = exitStatus(s.result.status)
 	}

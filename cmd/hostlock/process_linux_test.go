@@ -96,6 +96,21 @@ func child(args []string) {
 			os.Exit(99)
 		}
 		os.Exit(exitStatus(s.run().status))
+	case "early": // a command whose signal came before it was there
+		in, err := listen()
+		if err != nil {
+			os.Exit(99)
+		}
+		if err := unix.Kill(os.Getpid(), unix.SIGINT); err != nil {
+			os.Exit(99)
+		}
+		<-in.ctx.Done()
+		s := &supervisor{in: in, family: newFamily(""), say: say}
+		if s.command, err = launch("/bin/sleep", []string{"sleep", "1000"}, nil); err != nil {
+			os.Exit(99)
+		}
+		s.early = in.take()
+		os.Exit(exitStatus(s.run().status))
 	case "fds": // where its descriptors lead
 		names, _ := os.ReadDir("/proc/self/fd")
 		for _, n := range names {

@@ -801,6 +801,20 @@ func TestRunNeverMissesTheEnd(t *testing.T) {
 	s.start(s.command("child", "between")).expect(0)
 }
 
+// At a terminal too a signal from before the fork is passed on: the command
+// was not there when the terminal sent it.
+func TestRunSignalledBeforeTheFork(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	_, slave := terminal(t)
+	c := s.command("child", "early")
+	c.Stdin, c.Stdout = slave, slave
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
+	l := s.start(c)
+	slave.Close()
+	l.expect(130)
+}
+
 // Holding costs nothing: no timer, no wake-up.
 func TestRunSleeps(t *testing.T) {
 	t.Parallel()

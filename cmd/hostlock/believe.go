@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -51,13 +52,14 @@ func resultPlace(path string) (string, error) {
 	st, err := os.Lstat(path)
 	if err == nil && st.Mode()&os.ModeSymlink != 0 {
 		// The rename would replace the link.
-		if path, err = filepath.EvalSymlinks(path); err == nil {
-			st, err = os.Lstat(path)
+		if path, err = filepath.EvalSymlinks(path); err != nil {
+			return "", err
 		}
+		st, err = os.Lstat(path)
 	}
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		if path[len(path)-1] == '/' {
+		if strings.HasSuffix(path, "/") {
 			return "", fmt.Errorf("%s is a directory's name: name a file", path)
 		}
 	case err != nil:

@@ -34,6 +34,7 @@ type Step struct {
 	Joined  *lock.Ticket // the hold that answered instead
 	Command *int         // exit status of the command
 	Lost    error        // how the hold was lost before it was released
+	Past    *lock.Past   // the hold of a run, as it ended
 	Waited  time.Duration
 	Dir     *lock.Dir
 	sample  []lock.Field
@@ -120,6 +121,9 @@ func (c *Call) Publish(s *Step, summary bool) {
 			lost = s.Lost.Error()
 		}
 		t := &lock.Ticket{Seq: s.Hold.Seq, Record: s.Hold, UID: c.Caller.UID}
+		if s.Past != nil {
+			t.Record = &s.Past.Record
+		}
 		c.warnIf(f.summary(c.account(t, s.Command, 0, lost)))
 	}
 }
@@ -183,6 +187,9 @@ func (c *Call) provenance(s *Step) string {
 	}
 	if s.Command != nil {
 		put("command_exit_code", strconv.Itoa(*s.Command))
+	}
+	if s.Past != nil {
+		put("result", jsonOf(lock.NewResult(*s.Past, proc.ReadMachine())))
 	}
 	switch {
 	case s.Hold != nil:

@@ -34,7 +34,7 @@ func (c *Call) JobCompleted(job lock.Party) {
 		return
 	}
 	waiting := len(v.Waiting)
-	ended, err := d.EndJob(job.Identity)
+	ended, err := d.EndJob(job.Identity, closeWindow(job.PID))
 	c.warnIf(err)
 	for _, t := range ended {
 		if t.Record.JobEndedAt == nil {

@@ -15,13 +15,25 @@ type verdict struct {
 	reasons []string
 }
 
-// judge gives the verdict that a record allows. Nothing here measures load, so
-// the best it says is unknown: honest, where a guess would not be.
+// judge gives the verdict that a record allows: that of its evidence, or
+// where its window was not measured at best unknown.
 func judge(r *lock.Record, lost string) verdict {
 	v := verdict{word: "unknown"}
 	suspect := func(why string) { v.word, v.reasons = "suspect", append(v.reasons, why) }
 	if lost != "" {
 		suspect(lost)
+	}
+	if e := r.Evidence; e != nil {
+		if lost == "" {
+			v.word = e.Verdict.String()
+		}
+		for _, f := range e.Reasons {
+			v.reasons = append(v.reasons, strings.TrimSuffix(f.Text, "."))
+		}
+		if len(v.reasons) == 0 {
+			v.reasons = []string{"the host was held throughout, and nothing that was measured is out of bounds"}
+		}
+		return v
 	}
 	if r.Takeover != nil && *r.Takeover == lock.TTLExpired {
 		suspect("the host was taken over from a holder that was still alive")
@@ -47,7 +59,27 @@ func judge(r *lock.Record, lost string) verdict {
 	return v
 }
 
-func (v verdict) line() string { return "**" + v.word + "**: " + strings.Join(v.reasons, "; ") }
+func (v verdict) line() string { return "**" + v.word + "**: " + plain(strings.Join(v.reasons, "; ")) }
+
+// load is what a hold's window measured, in one cell.
+func load(r *lock.Record) string {
+	if r.Evidence == nil {
+		return ""
+	}
+	var parts []string
+	m := r.Evidence.Measures
+	say := func(v *float64, format string) {
+		if v != nil {
+			parts = append(parts, fmt.Sprintf(format, *v))
+		}
+	}
+	say(m.OwnCores, "%.2f cores its own")
+	say(m.ForeignCores, "%.2f cores of everybody else")
+	if m.OnlineCores != nil {
+		parts = append(parts, fmt.Sprintf("of %d", *m.OnlineCores))
+	}
+	return strings.Join(parts, ", ")
+}
 
 // A table is rows of a name and a value that is already Markdown.
 type table [][2]string
@@ -82,6 +114,7 @@ func (c *Call) account(t *lock.Ticket, command *int, waiting int, lost string) s
 			[2]string{"waited", span(r.HeldAt.Boot - r.RequestedAt.Boot)})
 	}
 	rows = append(rows, [2]string{"taken over", takeoverText(r)}, [2]string{"gate", cell(orUnknown(r.Gate))})
+	rows = append(rows, [2]string{"load", load(r)})
 	if command != nil {
 		rows = append(rows, [2]string{"command", "exit " + fmt.Sprint(*command)})
 	}

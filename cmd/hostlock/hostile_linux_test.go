@@ -4,7 +4,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 	"testing"
 )
 
@@ -24,45 +23,39 @@ func pick[T any](short, long T) T {
 	return short
 }
 
-var hostile struct {
-	sync.Mutex
-	dir string
+// A stage is the programs, built as they are shipped: with a race detector in
+// it, hostlock would make other system calls.
+type stage struct {
+	dir      string
+	hostlock string
 }
 
-type sweeping struct{ *testing.M }
+const module = "github.com/org/hostlock-action"
 
-func (m sweeping) Run() int {
-	defer func() {
-		if hostile.dir != "" {
-			os.RemoveAll(hostile.dir)
-		}
-	}()
-	return m.M.Run()
+func newStage(t *testing.T) *stage {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "hostlock-hostile-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil { // other users run it too
+		t.Fatal(err)
+	}
+	s := &stage{dir: dir}
+	s.hostlock = s.build(t, "cmd/hostlock")
+	return s
 }
 
-// built is the path of a program of this module, as it is shipped: with a race
-// detector in it, it would make other system calls.
-func built(t *testing.T, pkg string) string {
+// build builds a program of this module.
+func (s *stage) build(t *testing.T, pkg string) string {
 	t.Helper()
 	goTool, err := exec.LookPath("go")
 	if err != nil {
 		t.Skip("needs go, to build the program")
 	}
-	hostile.Lock()
-	defer hostile.Unlock()
-	if hostile.dir == "" {
-		if hostile.dir, err = os.MkdirTemp("", "hostlock-hostile-"); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(hostile.dir, 0o755); err != nil { // other users run it
-			t.Fatal(err)
-		}
-	}
-	path := filepath.Join(hostile.dir, filepath.Base(pkg))
-	if exists(path) {
-		return path
-	}
-	c := exec.Command(goTool, "build", "-race=false", "-o", path, pkg)
+	path := filepath.Join(s.dir, filepath.Base(pkg))
+	c := exec.Command(goTool, "build", "-race=false", "-o", path, module+"/"+pkg)
 	c.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -70,27 +63,38 @@ func built(t *testing.T, pkg string) string {
 	return path
 }
 
-const module = "github.com/org/hostlock-action"
-
-// shipped is hostlock as it is shipped.
-func shipped(t *testing.T) string { return built(t, module+"/cmd/hostlock") }
-
 // rehearse runs a hostile program, which judges for itself.
-func rehearse(t *testing.T, program string, args ...string) {
+func (s *stage) rehearse(t *testing.T, path string, args ...string) {
 	t.Helper()
-	c := exec.Command(built(t, module+"/testdata/hostile/"+program), append([]string{"-hostlock", shipped(t)}, args...)...)
-	out, err := c.CombinedOutput()
+	out, err := exec.Command(path, append([]string{"-hostlock", s.hostlock}, args...)...).CombinedOutput()
 	t.Logf("%s", out)
 	if err != nil {
-		t.Errorf("%s: %v", program, err)
+		t.Errorf("%s: %v", filepath.Base(path), err)
 	}
 }
 
 func TestHostileKill(t *testing.T) {
-	for _, whom := range []string{"all", "one"} {
-		t.Run(whom, func(t *testing.T) {
-			t.Parallel()
-			rehearse(t, "killat", append([]string{"-whom", whom}, pick([]string{"-changing", "-every", "3"}, nil)...)...)
-		})
-	}
+	s := newStage(t)
+	program := s.build(t, "testdata/hostile/killat")
+	t.Run("", func(t *testing.T) {
+		for _, whom := range []string{"all", "one"} {
+			t.Run(whom, func(t *testing.T) {
+				t.Parallel()
+				s.rehearse(t, program, append([]string{"-whom", whom}, pick([]string{"-changing", "-every", "4"}, nil)...)...)
+			})
+		}
+	})
+}
+
+func TestHostileFault(t *testing.T) {
+	s := newStage(t)
+	program := s.build(t, "testdata/hostile/faults")
+	t.Run("", func(t *testing.T) {
+		for _, part := range []string{"0", "1"} {
+			t.Run("part "+part, func(t *testing.T) {
+				t.Parallel()
+				s.rehearse(t, program, append([]string{"-part", part, "-parts", "2"}, pick([]string{"-few", "-every", "25"}, nil)...)...)
+			})
+		}
+	})
 }

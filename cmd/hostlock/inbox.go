@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"encoding/binary"
-	"math/bits"
 	"os"
 	"os/signal"
 	"slices"
@@ -33,14 +32,6 @@ func ends(s unix.Signal) bool {
 type signals uint32
 
 func (s signals) has(n unix.Signal) bool { return s&(1<<n) != 0 }
-
-// first is the lowest number in the set; 0 if it is empty.
-func (s signals) first() unix.Signal {
-	if s == 0 {
-		return 0
-	}
-	return unix.Signal(bits.TrailingZeros32(uint32(s)))
-}
 
 // An inbox keeps the signals that came until the loop takes them. The loop
 // sleeps in poll(2), which knows only descriptors, so there is one. Like the

@@ -56,7 +56,8 @@ func child(args []string) {
 		}
 	case "spin": // busy until it is killed
 		ready()
-		for {
+		for n := uint(0); ; n++ {
+			_ = n * n
 		}
 	case "count": // names the signals it gets; USR1 makes it sum up and exit 4
 		c := make(chan os.Signal, 64)

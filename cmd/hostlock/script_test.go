@@ -28,7 +28,7 @@ import (
 const scriptPatience = 60 * time.Second
 
 func TestMain(m *testing.M) {
-	testscript.Main(sweeping{m}, map[string]func(){
+	testscript.Main(m, map[string]func(){
 		"hostlock": main,
 		// Names under which our own program runs as a process that somebody
 		// holds the host for. (Runner.Worker is process_linux_test.go's.)

@@ -23,6 +23,12 @@ Look at it:
 Clean up:
   reap         acknowledge a STALE lock, whose holder died
 
+  doctor       is this host set up so that its lock can be believed?
+
+In CI:
+  hook         the job hooks of a runner, and their installation
+  action       what the action's shims start
+
   version      the version of this hostlock
 
 hostlock COMMAND --help tells the flags of one command.
@@ -47,6 +53,10 @@ Exit codes:
 
 // usages are the texts of the commands.
 var usages = map[string]string{
+	"hook":   hookUsage,
+	"action": actionUsage,
+	"doctor": doctorUsage,
+
 	"run": `Usage: hostlock run [flags] -- COMMAND...
 
 Runs a command while holding the host, and releases the host when the command

@@ -70,7 +70,9 @@ func New(hostlock string) (*Rig, error) {
 
 // Env is an environment without anything of CI or hostlock but its directory.
 func (r *Rig) Env() []string {
-	return []string{"HOSTLOCK_DIR=" + r.Dir, "HOSTLOCK_PRIVATE_OK=1", "PATH=" + os.Getenv("PATH"), "USER=hostile", "HOSTLOCK_CONF=" + filepath.Join(r.Root, "no.conf")}
+	return []string{"HOSTLOCK_DIR=" + r.Dir, "HOSTLOCK_PRIVATE_OK=1", "PATH=" + os.Getenv("PATH"), "USER=hostile", "HOSTLOCK_CONF=" + filepath.Join(r.Root, "no.conf"),
+		// For the hooks; outside a job, nothing else reads these.
+		"GITHUB_ENV=" + filepath.Join(r.Root, "github_env"), "GITHUB_STEP_SUMMARY=" + filepath.Join(r.Root, "github_summary")}
 }
 
 // Fresh begins with a directory that nobody used. made says whether it exists.
@@ -184,7 +186,7 @@ func (r *Rig) Tidy() error {
 		}
 		for _, e := range entries {
 			switch e.Name() {
-			case "guard", "history.jsonl", "host", "lock":
+			case "guard", "history.jsonl", "host", "lock", "github_env", "github_summary":
 			default:
 				return fmt.Errorf("left: %s", filepath.Join(dir, e.Name()))
 			}

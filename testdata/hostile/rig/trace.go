@@ -281,6 +281,8 @@ func (t *Trace) entered(tid int) (*Call, error) {
 	switch c.Nr {
 	case unix.SYS_OPENAT, unix.SYS_UNLINKAT, unix.SYS_MKDIRAT, unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2, unix.SYS_STATX, unix.SYS_FACCESSAT, unix.SYS_FACCESSAT2, unix.SYS_READLINKAT:
 		c.Path = text(tid, info.Args[1])
+	case unix.SYS_READ, unix.SYS_WRITE, unix.SYS_PREAD64, unix.SYS_PWRITE64, unix.SYS_FSTAT, unix.SYS_FCHMOD, unix.SYS_FTRUNCATE, unix.SYS_FLOCK, unix.SYS_CLOSE, unix.SYS_GETDENTS64, unix.SYS_FSTATFS:
+		c.Path, _ = os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", tid, int32(info.Args[0])))
 	}
 	return c, nil
 }

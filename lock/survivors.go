@@ -23,6 +23,9 @@ const (
 	// survivors, together: one orphan that spins for ever must not cost every
 	// later job its whole patience.
 	drainPatience = 15 * time.Minute
+	// drainLook is how often survivors that were busy are looked at again: one
+	// that has come to rest is let be like any other idle daemon.
+	drainLook = 10 * time.Second
 )
 
 // The environment variables by which a dead holder's processes are known.
@@ -132,7 +135,7 @@ func (a *attempt) drain(ctx context.Context, dead []*Ticket) (string, error) {
 			return "", err
 		}
 		vigil := new(vigil)
-		vigil.within(left)
+		vigil.within(min(left, drainLook))
 		for _, id := range busy {
 			if a.d.watchProcess(vigil, id) {
 				drained[id.PID] = true

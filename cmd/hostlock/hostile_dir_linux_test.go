@@ -107,6 +107,9 @@ func (a *arena) state() string {
 	return a.run("status", "--porcelain").field("state")
 }
 
+// either is both ways of a case, or in the short form one of them.
+func either() []bool { return pick([]bool{rand.IntN(2) == 0}, []bool{false, true}) }
+
 // A holder runs a command in the host until it is killed or let go.
 type runs struct {
 	*exec.Cmd
@@ -149,9 +152,10 @@ func holding(extra ...string) []string {
 	return append(append([]string{"run", "--reason", "held", "--timeout", "60"}, extra...), "--", "sh", "-c", "echo ready; cat")
 }
 
-// killed kills a holder and what it runs, and waits for the end of it.
+// killed kills a holder, and only then ends what it runs.
 func (r *runs) killed() {
 	_ = r.Process.Kill()
+	_, _ = r.Process.Wait() // which closes nothing
 	r.in.Close()
 	_ = r.Wait()
 }
@@ -473,7 +477,7 @@ func TestHostileRecords(t *testing.T) {
 	}
 	states := map[string]int{}
 	for shape, b := range shapes {
-		for _, locked := range pick([][]bool{{rand.IntN(2) == 0}}, [][]bool{{true, false}})[0] {
+		for _, locked := range either() {
 			write(name+".json", b)
 			write(name+".lock", nil)
 			fd, err := unix.Open(filepath.Join(a.dir, name+".lock"), unix.O_RDWR|unix.O_CLOEXEC, 0)

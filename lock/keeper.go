@@ -131,7 +131,7 @@ func (h *Hold) become(told Record, in func()) error {
 }
 
 func spawnKeeper(h *Hold, pipe int) (pid int, err error) {
-	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	null, err := retry(func() (int, error) { return unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0) })
 	if err != nil {
 		return 0, err
 	}

@@ -88,7 +88,7 @@ func (c *Call) take(ctx context.Context, grant Grant, anchor lock.Party) error {
 		c.export(h.Outer.Record, d.Path)
 		return nil
 	}
-	h.Record.Window = openWindow(anchor.PID)
+	h.Record.Window = openWindow(anchor)
 	if err := handOver(ctx, d, h, anchor, c.Caller); err != nil {
 		return err
 	}

@@ -9,9 +9,10 @@ import (
 	"github.com/org/hostlock-action/proc"
 )
 
-// A job's own CPU time is that of its job process and of the children that
-// this has waited for: the steps. What a step leaves behind is nobody's child
-// then, and counts as foreign.
+// A job's own CPU time is that of its job process, of the children that this has
+// waited for (the steps) and of what still runs below it. What a step leaves
+// behind is nobody's child then, and counts as foreign; so does a container, which
+// another daemon started.
 
 // jobTicks is the CPU time of a job so far, nil if it cannot be read.
 func jobTicks(worker int) *uint64 {
@@ -20,22 +21,28 @@ func jobTicks(worker int) *uint64 {
 		return nil
 	}
 	n := p.UTime + p.STime + p.CUTime + p.CSTime
+	for _, d := range proc.Descendants(worker) {
+		n += d.UTime + d.STime + d.CUTime + d.CSTime
+	}
 	return &n
 }
 
-// openWindow reads what is counted when a job begins.
-func openWindow(worker int) *lock.Window {
+// openWindow reads what is counted when a hold for a job begins. A process that
+// runs several jobs at once does not show what one of them used.
+func openWindow(anchor lock.Party) *lock.Window {
 	w := lock.ReadWindow()
-	w.OwnTicks = jobTicks(worker)
+	if anchor.Comm == workerComm {
+		w.OwnTicks = jobTicks(anchor.PID)
+	}
 	return &w
 }
 
 // closeWindow reads what is counted now, and returns what judges a record's
 // window by it.
-func closeWindow(worker int) func(*lock.Record) {
-	closed, now := lock.ReadWindow(), jobTicks(worker)
+func closeWindow(anchor int, b lock.Bounds) func(*lock.Record) {
+	closed, now := lock.ReadWindow(), jobTicks(anchor)
 	var own lock.Own
-	own.Lost, _ = proc.LosesChildren(worker)
+	own.Lost, _ = proc.LosesChildren(anchor)
 	return func(r *lock.Record) {
 		if r.Window == nil {
 			return
@@ -45,7 +52,7 @@ func closeWindow(worker int) func(*lock.Record) {
 			used := time.Duration(*now-*began) * time.Second / proc.TicksPerSecond
 			own.CPU = &used
 		}
-		e := lock.Judged(*r.Window, closed, own, lock.Bounds{}, lock.FactsOf(r))
+		e := lock.Judged(*r.Window, closed, own, b, lock.FactsOf(r))
 		r.Evidence = &e
 	}
 }

@@ -385,7 +385,7 @@ func (a *attempt) take(s *session, entries []entry, c claim, admitted bool) (err
 			unix.Close(fd)
 		}
 	}()
-	if err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if _, err = retry(func() (int, error) { return 0, unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) }); err != nil {
 		return err
 	}
 	if err = renameNew(d.fd, tmp, e.name()+lockSuffix); err != nil {

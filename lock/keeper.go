@@ -131,7 +131,7 @@ func (h *Hold) become(told Record, in func()) error {
 }
 
 func spawnKeeper(h *Hold, pipe int) (pid int, err error) {
-	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	null, err := retry(func() (int, error) { return unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0) })
 	if err != nil {
 		return 0, err
 	}
@@ -244,7 +244,10 @@ func newKeeper(pipe io.Reader) (*keeper, error) {
 
 // lastWord waits for what the taker says last; empty if it died before.
 func (k *keeper) lastWord() string {
-	line, _ := k.taker.ReadString('\n')
+	line, err := k.taker.ReadString('\n')
+	if err != nil {
+		return "" // half a word is none
+	}
 	return strings.TrimSuffix(line, "\n")
 }
 

@@ -98,3 +98,8 @@ func TestHostileFault(t *testing.T) {
 		}
 	})
 }
+
+func TestHostileLoad(t *testing.T) {
+	s := newStage(t)
+	s.rehearse(t, s.build(t, "testdata/hostile/load"), pick(nil, []string{"-waiters", "1000", "-watch", "20s", "-handovers", "10000"})...)
+}

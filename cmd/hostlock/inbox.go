@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/org/hostlock-action/proc"
 )
 
 // passedOn are the signals that somebody sends to hostlock and means for the
@@ -43,6 +45,7 @@ func (s signals) has(n unix.Signal) bool { return s&(1<<n) != 0 }
 type inbox struct {
 	wake    int // eventfd: readable while something may be pending
 	pending atomic.Uint32
+	marked  chan struct{} // the marker came
 	// ctx ends with the first signal of passedOn; its cause is a signalError.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -65,14 +68,14 @@ func listen() (*inbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	in := &inbox{wake: fd}
+	in := &inbox{wake: fd, marked: make(chan struct{}, 1)}
 	in.ctx, in.cancel = context.WithCancelCause(context.Background())
 	if signal.Ignored(unix.SIGINT) {
 		signal.Ignore(unix.SIGQUIT)
 	}
 	// A reader of our stderr that has gone must not kill us in front of the
 	// command. The handler does not reach the command: exec resets it.
-	hear := []os.Signal{unix.SIGCHLD, unix.SIGPIPE}
+	hear := []os.Signal{unix.SIGCHLD, unix.SIGPIPE, marker}
 	for _, s := range passedOn {
 		if !signal.Ignored(s) {
 			hear = append(hear, s)
@@ -94,6 +97,13 @@ func (in *inbox) collect(c <-chan os.Signal) {
 	one := binary.NativeEndian.AppendUint64(nil, 1)
 	for got := range c {
 		s := got.(unix.Signal)
+		if s == marker {
+			select {
+			case in.marked <- struct{}{}:
+			default:
+			}
+			continue
+		}
 		in.pending.Or(1 << s)
 		if slices.Contains(passedOn, s) {
 			in.cancel(signalError(s)) // the first counts
@@ -102,30 +112,28 @@ func (in *inbox) collect(c <-chan os.Signal) {
 	}
 }
 
-// take empties the inbox.
-func (in *inbox) take() signals {
-	var count [8]byte
-	_, _ = unix.Read(in.wake, count[:]) // before the set: what comes in between wakes us once too often
-	return signals(in.pending.Swap(0))
-}
+// marker is a signal that hostlock sends to itself to learn that all that came
+// before it is in the inbox. Its number is above that of INT and QUIT: of several that
+// are pending the kernel delivers the lowest first (next_signal in kernel/signal.c), and
+// so does the Go runtime.
+const marker = unix.SIGIO
 
-// settle returns the signals that were sent to us before it was called, all of
-// them: one that the kernel has handed to a thread takes its time through the
-// runtime, on a busy machine longer than it takes to start a command. When the
-// handlers are through, a signal of our own, which stays behind those that it finds
-// on the way, shows when the rest is.
-func (in *inbox) settle() signals {
-	end := time.Now().Add(time.Second)
+// settle waits until the signals that the kernel has for us are in the inbox;
+// they travel by way of a thread and two goroutines, which a busy machine delays.
+func (in *inbox) settle() {
 	awaitHandlers(time.Second)
-	got := in.take() &^ (1 << unix.SIGPIPE)
-	if unix.Kill(os.Getpid(), unix.SIGPIPE) != nil {
-		return got
+	self, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		return
 	}
-	for !got.has(unix.SIGPIPE) && time.Now().Before(end) {
-		poll([]unix.PollFd{{Fd: int32(in.wake), Events: unix.POLLIN}}, time.Until(end))
-		got |= in.take()
+	defer unix.Close(self)
+	if proc.SignalFD(self, marker) != nil {
+		return
 	}
-	return got
+	select {
+	case <-in.marked:
+	case <-time.After(time.Second): // blocked by whoever started us
+	}
 }
 
 // awaitHandlers waits until no thread of ours is in the runtime's signal
@@ -173,14 +181,9 @@ func mask(status []byte, name string) uint64 {
 	return m
 }
 
-// atTerminal reports whether we are in the foreground of a terminal, whose ^C
-// comes to us and to the command each.
-func atTerminal() bool {
-	tty, err := unix.Open("/dev/tty", unix.O_RDONLY|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return false // the usual case in CI, and cheap to find out
-	}
-	defer unix.Close(tty)
-	group, err := unix.IoctlGetInt(tty, unix.TIOCGPGRP)
-	return err == nil && group == unix.Getpgrp()
+// take empties the inbox.
+func (in *inbox) take() signals {
+	var count [8]byte
+	_, _ = unix.Read(in.wake, count[:]) // before the set: what comes in between wakes us once too often
+	return signals(in.pending.Swap(0))
 }

@@ -117,6 +117,8 @@ func child(args []string) {
 			to, _ := os.Readlink("/proc/self/fd/" + n.Name())
 			fmt.Println(n.Name(), to)
 		}
+	default:
+		work(args)
 	}
 }
 
@@ -133,7 +135,7 @@ func newSite(t *testing.T) *site {
 		t.Fatal(err)
 	}
 	s := &site{t, filepath.Join(t.TempDir(), "lock"), t.TempDir()}
-	for _, name := range []string{"hostlock", "child", "Runner.Worker"} {
+	for _, name := range []string{"hostlock", "child", "Runner.Worker", "boxed"} {
 		if err := os.Symlink(exe, filepath.Join(s.bin, name)); err != nil {
 			t.Fatal(err)
 		}

@@ -143,15 +143,15 @@ func (r *running) execute() int {
 	if r.watch.held != nil {
 		r.watch.held(d, h)
 	}
-	return r.hold(d, h, in, job)
+	return r.hold(d, h, in, job, len(c.Forebears) > 0 && c.Forebears[0].TTYNR != 0)
 }
 
 // hold runs the command while the host is held.
-func (r *running) hold(d *lock.Dir, h *lock.Hold, in *inbox, job *jobWatch) int {
+func (r *running) hold(d *lock.Dir, h *lock.Hold, in *inbox, job *jobWatch, terminal bool) int {
 	// What is said while the host is held must not wait for a reader; what
 	// does not fit is said afterwards.
 	var later []string
-	s := &supervisor{in: in, job: job, plan: planFor(job != nil, r.killAfter), linger: r.linger, family: newFamily(h.Record.ID),
+	s := &supervisor{in: in, job: job, terminal: terminal, plan: planFor(job != nil, r.killAfter), linger: r.linger, family: newFamily(h.Record.ID),
 		say: func(format string, args ...any) {
 			line := fmt.Sprintf(format, args...)
 			if len(later) == 0 && writable() {
@@ -179,11 +179,12 @@ func (r *running) hold(d *lock.Dir, h *lock.Hold, in *inbox, job *jobWatch) int 
 	opened := lock.ReadWindow()
 	s.command, failed = launch(r.file, r.argv, environ(os.Environ(), exports))
 	if failed == nil {
-		// What came before the command was there has not reached it.
-		s.early = in.take()
-		if atTerminal() {
-			s.early |= in.settle()
+		// A ^C goes to the whole foreground group. Whether the command was there
+		// to have it is asked of the inbox, so everything must be in it.
+		if s.terminal {
+			in.settle()
 		}
+		s.early = in.take()
 		s.result = s.run()
 		status = exitStatus(s.result.status)
 	}

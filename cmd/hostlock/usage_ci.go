@@ -22,10 +22,11 @@ The first job line whose globs all match decides, else the default line, else
 mode=exclusive wait=1h. To match on: repository, workflow (OWNER/REPO/PATH@REF), job,
 event, ref, runner; * is any text without a slash, ** any text, ? one character. To
 give: mode (exclusive, shared, none), wait, gate, gate-cpu, gate-timeout,
-on-gate-timeout (fail, proceed), strict-reap (true, false). The job's id is chosen by
-whoever writes the workflow: name the repository beside it.
+on-gate-timeout (fail, proceed), strict-reap (true, false), max-foreign-cores (above
+which the job's summary says suspect). The job's id is chosen by whoever writes the
+workflow: name the repository beside it.
 Without such lines HOSTLOCK_HOOK_MODE, _TIMEOUT, _GATE, _GATE_CPU, _GATE_TIMEOUT,
-_ON_GATE_TIMEOUT and _STRICT_REAP of the runner's .env decide.
+_ON_GATE_TIMEOUT, _STRICT_REAP and _MAX_FOREIGN_CORES of the runner's .env decide.
 
 A cancel does not reach a hook that waits. Give builds a shared hold here, which is
 short to wait for, and take the host alone in the step that measures.

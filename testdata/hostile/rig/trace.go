@@ -17,12 +17,13 @@ import (
 
 // A Call is one system call of a traced process, at its entry.
 type Call struct {
-	N    int // from 1, over all threads and all children
-	PID  int // of the process, not the thread
-	Exe  string
-	Nr   uint64
-	Args [6]uint64
-	Path string // what a call that takes a path was given
+	N     int // from 1, over all threads and all children
+	PID   int // of the process, not the thread
+	Exe   string
+	After uint64 // the call that the thread made before
+	Nr    uint64
+	Args  [6]uint64
+	Path  string // what a call that takes a path was given
 }
 
 // Changes reports whether the call changes something that others can see.
@@ -132,7 +133,8 @@ func (t *Trace) follow() error {
 	known := map[int]bool{}
 	group := map[int]int{} // thread: process
 	fail := map[int]syscall.Errno{}
-	exe := map[int]string{} // process: its program
+	exe := map[int]string{}  // process: its program
+	last := map[int]uint64{} // thread: its last call
 	killAll := false
 	for {
 		var ws syscall.WaitStatus
@@ -194,7 +196,8 @@ func (t *Trace) follow() error {
 			if _, ok := exe[entry.PID]; !ok {
 				exe[entry.PID], _ = os.Readlink(fmt.Sprintf("/proc/%d/exe", entry.PID))
 			}
-			entry.Exe = exe[entry.PID]
+			entry.Exe, entry.After = exe[entry.PID], last[tid]
+			last[tid] = entry.Nr
 			a := t.Decide(*entry)
 			switch {
 			case a.Kill:

@@ -3,10 +3,8 @@
 package hook
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -18,7 +16,7 @@ import (
 
 // Outputs are those of action.yml. All are written whatever happens.
 var Outputs = []string{"outcome", "state", "takeover", "gate", "hold-id", "held-by", "held-uid", "wait-seconds", "runnable-at-acquire",
-	"command-exit-code", "provenance", "provenance-line"}
+	"command-exit-code", "verdict", "reasons", "contended", "foreign-cores", "own-cores", "efficiency", "pressure", "provenance", "provenance-line"}
 
 // The action's state, for its own post step.
 const (
@@ -34,6 +32,7 @@ type Step struct {
 	Joined  *lock.Ticket // the hold that answered instead
 	Command *int         // exit status of the command
 	Lost    error        // how the hold was lost before it was released
+	Past    *lock.Past   // the hold of a run, as it ended
 	Waited  time.Duration
 	Dir     *lock.Dir
 	sample  []lock.Field
@@ -55,6 +54,7 @@ func (c *Call) Acquire(ctx context.Context, d *lock.Dir, req lock.Request, summa
 	s := &Step{Dir: d}
 	h, err := d.Acquire(ctx, req)
 	if err == nil && h.Outer == nil {
+		h.Record.Window = openWindow(req.Anchor)
 		err = handOver(ctx, d, h, req.Anchor, c.Caller)
 	}
 	s.Waited = proc.BootTime() - began
@@ -120,6 +120,9 @@ func (c *Call) Publish(s *Step, summary bool) {
 			lost = s.Lost.Error()
 		}
 		t := &lock.Ticket{Seq: s.Hold.Seq, Record: s.Hold, UID: c.Caller.UID}
+		if s.Past != nil {
+			t.Record = &s.Past.Record
+		}
 		c.warnIf(f.summary(c.account(t, s.Command, 0, lost)))
 	}
 }
@@ -158,6 +161,7 @@ func (c *Call) outputs(s *Step) map[string]string {
 	if s.Command != nil {
 		out["command-exit-code"] = strconv.Itoa(*s.Command)
 	}
+	believe(out, s)
 	out["provenance"] = c.provenance(s)
 	for _, name := range Outputs {
 		if out[name] == "" && name != "hold-id" && name != "command-exit-code" {
@@ -165,33 +169,6 @@ func (c *Call) outputs(s *Step) map[string]string {
 		}
 	}
 	return out
-}
-
-// provenance is the occupancy sample, the command's status and the record, as
-// one line of JSON that means nothing to a shell, a log or Markdown.
-func (c *Call) provenance(s *Step) string {
-	var b bytes.Buffer
-	b.WriteByte('{')
-	put := func(key, json string) {
-		if b.Len() > 1 {
-			b.WriteByte(',')
-		}
-		fmt.Fprintf(&b, "%q:%s", key, json)
-	}
-	for _, f := range s.sample {
-		put(f.Key, jsonOf(f.Value))
-	}
-	if s.Command != nil {
-		put("command_exit_code", strconv.Itoa(*s.Command))
-	}
-	switch {
-	case s.Hold != nil:
-		put("record", jsonOf(s.Hold))
-	case s.Joined != nil:
-		put("record", jsonOf(s.Joined.Record))
-	}
-	b.WriteByte('}')
-	return b.String()
 }
 
 // Post releases what the action's main took, and only that. It returns an
@@ -211,7 +188,11 @@ func (c *Call) Post() error {
 	}
 	caller := c.Caller
 	caller.HoldID = id
-	t, err := d.Release(id, caller, false)
+	closing := func(*lock.Record) {}
+	if m := v.Main(caller); m != nil && m.ID() == id {
+		closing = closeWindow(m.Record.Anchor.PID, lock.Bounds{})
+	}
+	t, err := d.ReleaseClosing(id, caller, false, closing)
 	var notOurs *lock.NotOursError
 	if err != nil && !errors.As(err, &notOurs) && !errors.Is(err, lock.ErrNotHeld) {
 		return err

@@ -182,10 +182,14 @@ func span(d time.Duration) string {
 	return fmt.Sprintf("%d h %d min", d/time.Hour, d%time.Hour/time.Minute)
 }
 
+// workerComm is the name of the process that runs one job of a GitHub Actions
+// runner.
+const workerComm = "Runner.Worker"
+
 // worker finds the job process of a GitHub Actions runner above us.
 func (c *Call) worker() (proc.Process, bool) {
 	for _, p := range c.Caller.Forebears {
-		if p.Comm == "Runner.Worker" {
+		if p.Comm == workerComm {
 			return p, true
 		}
 	}

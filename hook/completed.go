@@ -34,7 +34,7 @@ func (c *Call) JobCompleted(job lock.Party) {
 		return
 	}
 	waiting := len(v.Waiting)
-	ended, err := d.EndJob(job.Identity)
+	ended, err := d.EndJob(job.Identity, closeWindow(job.PID, c.bounds()))
 	c.warnIf(err)
 	for _, t := range ended {
 		if t.Record.JobEndedAt == nil {
@@ -45,6 +45,15 @@ func (c *Call) JobCompleted(job lock.Party) {
 	if len(ended) == 0 {
 		c.missed(d)
 	}
+}
+
+// bounds are those that the host's policy has for the job.
+func (c *Call) bounds() lock.Bounds {
+	grant, err := c.grant()
+	if err != nil {
+		return lock.Bounds{}
+	}
+	return lock.Bounds{MaxForeignCores: grant.MaxForeignCores}
 }
 
 // missed tells a job that had the host and lost it. Nothing else could: what the
@@ -59,7 +68,7 @@ func (c *Call) missed(d *lock.Dir) {
 		p := past[i]
 		// The job's own steps have holds too; those were held by a run.
 		how := lostHow(p)
-		if how == "" || p.Job["runner_tracking_id"] != id || p.Anchor.Comm != "Runner.Worker" {
+		if how == "" || p.Job["runner_tracking_id"] != id || p.Anchor.Comm != workerComm {
 			continue
 		}
 		c.Say("WARNING: %s", how)

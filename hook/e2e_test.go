@@ -9,6 +9,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -63,6 +64,12 @@ func build(t *testing.T, name, pkg string) string {
 }
 
 func TestMain(m *testing.M) {
+	// What a shell without job control puts in the background ignores INT, and
+	// so would the runner, the action and hostlock below it. A handler of ours is
+	// reset by exec.
+	if signal.Ignored(os.Interrupt) {
+		signal.Notify(make(chan os.Signal, 1), os.Interrupt)
+	}
 	code := m.Run()
 	if built.dir != "" {
 		os.RemoveAll(built.dir)

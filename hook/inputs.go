@@ -17,6 +17,9 @@ type Inputs struct {
 // valueInputs are inputs that are flags of the same name.
 var valueInputs = []string{"owner", "reason", "timeout", "gate", "gate-cpu", "gate-timeout", "on-gate-timeout", "lock-dir"}
 
+// runInputs are those that do nothing without run.
+var runInputs = []string{"expect-cores", "min-efficiency", "max-foreign-cores"}
+
 // ReadInputs reads the inputs of action.yml. get returns an input, empty if it
 // was not given.
 func ReadInputs(get func(name string) string) (in Inputs, err error) {
@@ -45,6 +48,13 @@ func ReadInputs(get func(name string) string) (in Inputs, err error) {
 	}
 	if strict {
 		in.Flags = append(in.Flags, "--strict-reap")
+	}
+	for _, name := range runInputs {
+		if v := get(name); v != "" && in.Run != "" {
+			in.Flags = append(in.Flags, "--"+name+"="+v)
+		} else if v != "" {
+			return in, fmt.Errorf("%s does nothing without run", name)
+		}
 	}
 	if in.Run == "" && in.Dir != "" {
 		return in, fmt.Errorf("working-directory does nothing without run")

@@ -28,6 +28,7 @@ const installedFile = "installed.json"
 
 // An installation is what install changed in one runner's directory.
 type installation struct {
+	Binary string `json:"binary"` // that the hooks start
 	// EnvExisted and AddedNewline are of .env as a whole: its last line may
 	// have had no line feed.
 	EnvExisted   bool              `json:"env_existed"`
@@ -131,6 +132,7 @@ func (r *Runner) Install(binary string) (changed bool, err error) {
 	if in == nil {
 		in = &installation{EnvExisted: info != nil, Hooks: make(map[string]*prior)}
 	}
+	in.Binary = binary
 	out := env
 	for _, h := range jobHooks {
 		line, value, had := lastLine(out, h.variable)

@@ -20,6 +20,9 @@ type Grant struct {
 	Wait       time.Duration
 	Gate       lock.Gate
 	StrictReap bool
+	// MaxForeignCores is what others may use, on average over the whole job,
+	// before what it measured is suspect; 0 is no bound.
+	MaxForeignCores float64
 	// From is where that is said, for people: "line 3 of /etc/hostlock.conf".
 	From string
 }
@@ -42,8 +45,8 @@ const (
 // "*@refs/heads/main" must not match a branch called x@refs/heads/main.
 //
 // Values: mode=exclusive|shared|none, wait, gate, gate-cpu, gate-timeout,
-// on-gate-timeout=fail|proceed, strict-reap=true|false. Durations are seconds, or
-// like 20m.
+// on-gate-timeout=fail|proceed, strict-reap=true|false, max-foreign-cores.
+// Durations are seconds, or like 20m.
 //
 // The id of a job is chosen by whoever writes its workflow: a line that is to
 // hold for one repository only must name that.
@@ -174,6 +177,12 @@ func parseGrant(values map[string]string, name func(key string) string) (g Grant
 				bad = "is a number of cores above 0"
 			}
 			g.Gate.CPU = cpu
+		case "max-foreign-cores":
+			n, err := strconv.ParseFloat(v, 64)
+			if err != nil || !(n > 0) || math.IsInf(n, 0) {
+				bad = "is a number of cores above 0"
+			}
+			g.MaxForeignCores = n
 		case "gate-timeout":
 			if g.Gate.Timeout, bad = duration(v); bad == "" && g.Gate.Timeout == 0 {
 				bad = "must be above 0"
@@ -275,6 +284,7 @@ func match(pattern, s string) bool {
 var hookVariables = map[string]string{
 	"mode": "HOSTLOCK_HOOK_MODE", "wait": "HOSTLOCK_HOOK_TIMEOUT", "gate": "HOSTLOCK_HOOK_GATE", "gate-cpu": "HOSTLOCK_HOOK_GATE_CPU",
 	"gate-timeout": "HOSTLOCK_HOOK_GATE_TIMEOUT", "on-gate-timeout": "HOSTLOCK_HOOK_ON_GATE_TIMEOUT", "strict-reap": "HOSTLOCK_HOOK_STRICT_REAP",
+	"max-foreign-cores": "HOSTLOCK_HOOK_MAX_FOREIGN_CORES",
 }
 
 // grantFromEnv is what a job gets on a host without a policy.

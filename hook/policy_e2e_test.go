@@ -55,10 +55,12 @@ func TestWrongPolicyStartsNoJob(t *testing.T) {
 	h := newHost(t)
 	h.policy("default mode=shared", "job repositry=acme/db mode=none")
 	ran := filepath.Join(t.TempDir(), "ran")
+	takes := actionStep(t, nil)
+	takes.If = "always()"
 	r := runJob(t, h.bin, job{RunnerEnv: h.hooked(), Steps: []step{
 		{Name: "first", Run: "touch " + ran},
 		{Name: "always", If: "always()", Run: "exec hostlock run --reason cleanup -- touch " + ran},
-		actionStep(t, nil),
+		takes,
 	}})
 	started := r.step(t, "Set up runner")
 	if started.Exit != 7 || started.Env["HOSTLOCK_REFUSED"] != "1" || started.Env["HOSTLOCK_HELD"] != "" {
@@ -72,6 +74,9 @@ func TestWrongPolicyStartsNoJob(t *testing.T) {
 	}
 	if s := r.step(t, "always"); s.Exit != 2 {
 		t.Errorf("run in an always() step: exit %d", s.Exit)
+	}
+	if s := r.step(t, "action"); s.Exit != 2 || s.Outputs["outcome"] != "busy" {
+		t.Errorf("action in an always() step: exit %d, outputs %q", s.Exit, s.Outputs)
 	}
 	if _, err := os.Stat(ran); err == nil {
 		t.Error("a step ran")

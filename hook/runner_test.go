@@ -139,7 +139,7 @@ func TestWorkerKillsOrphansAfterCompletedHook(t *testing.T) {
 	pid := filepath.Join(t.TempDir(), "pid")
 	r := runJob(t, "", job{
 		RunnerEnv: hooks(t, "", `kill -0 "$(cat `+pid+`)" && echo "still there"`),
-		Steps:     []step{{Name: "s", Run: "setsid sleep 61 >/dev/null 2>&1 & echo $! >" + pid}},
+		Steps:     []step{{Name: "s", Run: "setsid sleep 61 >/dev/null 2>&1 & echo $! >" + pid + `; until [[ $(</proc/$!/comm) == sleep ]]; do :; done`}},
 	})
 	if got := r.step(t, "Complete runner").log(); got != "still there" {
 		t.Errorf("completed hook: %q", got)

@@ -1,3 +1,5 @@
+//go:build linux
+
 package hook
 
 import (
@@ -56,7 +58,7 @@ func cell(s string) string {
 		switch {
 		case r == '.' && i > 0 && s[i-1]|0x20 == 'w': // www. makes a link by itself
 			b.WriteString("&#46;")
-		case r < 0x80 && !alphanumeric(byte(r)) && !strings.ContainsRune(" -.,/+=", r), r >= 0x80 && !unicode.IsPrint(r):
+		case r < 0x80 && !alphanumeric(byte(r)) && !strings.ContainsRune(" -.,/+=();", r), r >= 0x80 && !unicode.IsPrint(r):
 			b.WriteString("&#" + strconv.Itoa(int(r)) + ";")
 		default:
 			b.WriteRune(r)
@@ -64,6 +66,12 @@ func cell(s string) string {
 	}
 	b.WriteString("</code>")
 	return b.String()
+}
+
+// plain is a sentence of ours in Markdown that may quote what a record says:
+// cell without the element.
+func plain(s string) string {
+	return strings.TrimSuffix(strings.TrimPrefix(cell(s), "<code>"), "</code>")
 }
 
 // tame rewrites JSON so that no string in it means anything to a shell, a log,

@@ -69,6 +69,12 @@ func (c *Call) take(ctx context.Context, grant Grant, anchor lock.Party) error {
 		return err
 	}
 	job := c.job()
+	if job.Fields != nil {
+		// How much of the host's load asks for the lock at all.
+		if runners := LocalRunners(); len(runners) > 0 {
+			job.Fields["runners_hooked"] = hookedCount(runners)
+		}
+	}
 	h, err := d.Acquire(ctx, lock.Request{
 		Mode: grant.Mode, Owner: cmp.Or(job.Owner, "job"), OwnerDeclared: job.Owner != "", Reason: job.Reason, Job: job.Fields,
 		Worktree: c.Getenv("GITHUB_WORKSPACE"), Version: c.Version, Anchor: anchor, Caller: c.Caller, Join: lock.JoinHold,
@@ -82,6 +88,7 @@ func (c *Call) take(ctx context.Context, grant Grant, anchor lock.Party) error {
 		c.export(h.Outer.Record, d.Path)
 		return nil
 	}
+	h.Record.Window = openWindow(anchor)
 	if err := handOver(ctx, d, h, anchor, c.Caller); err != nil {
 		return err
 	}

@@ -9,46 +9,6 @@ import (
 	"github.com/org/hostlock-action/lock"
 )
 
-// A verdict says whether the numbers of a hold can be believed.
-type verdict struct {
-	word    string // clean, suspect or unknown
-	reasons []string
-}
-
-// judge gives the verdict that a record allows. Nothing here measures load, so
-// the best it says is unknown: honest, where a guess would not be.
-func judge(r *lock.Record, lost string) verdict {
-	v := verdict{word: "unknown"}
-	suspect := func(why string) { v.word, v.reasons = "suspect", append(v.reasons, why) }
-	if lost != "" {
-		suspect(lost)
-	}
-	if r.Takeover != nil && *r.Takeover == lock.TTLExpired {
-		suspect("the host was taken over from a holder that was still alive")
-	}
-	if strings.HasPrefix(r.Gate, "timed_out_proceeded") {
-		suspect("the gate was not met, and the job went on")
-	}
-	if strings.HasPrefix(r.Survivors, "busy:") {
-		suspect("processes of a dead holder were still busy")
-	}
-	if r.LockScope != lock.Box.String() {
-		v.reasons = append(v.reasons, "the lock does not cover the whole host")
-	}
-	if r.Survivors == "unknown" {
-		v.reasons = append(v.reasons, "it could not be seen whether a dead holder left anything running")
-	}
-	if r.Mode == lock.Shared {
-		v.reasons = append(v.reasons, "the host was shared")
-	}
-	if len(v.reasons) == 0 {
-		v.reasons = []string{"the host was held throughout; what else used its cores was not judged"}
-	}
-	return v
-}
-
-func (v verdict) line() string { return "**" + v.word + "**: " + strings.Join(v.reasons, "; ") }
-
 // A table is rows of a name and a value that is already Markdown.
 type table [][2]string
 
@@ -67,12 +27,16 @@ func folded(title, json string) string {
 	return "<details><summary>" + title + "</summary>\n\n```json\n" + json + "\n```\n\n</details>\n"
 }
 
-// account is the summary of a hold: first whether to believe the numbers, then
-// what there is to know of the lock, and last the whole record.
+// account is the summary of a hold: first whether to believe the numbers and
+// what to do if not, then a picture, then what there is to know of the lock, and last
+// the whole record.
 func (c *Call) account(t *lock.Ticket, command *int, waiting int, lost string) string {
 	r := t.Record
+	e := judged(r, lost)
 	var b strings.Builder
-	fmt.Fprintf(&b, "### hostlock\n\n%s.\n\n", judge(r, lost).line())
+	b.WriteString("### hostlock\n\n")
+	b.WriteString(headline(e))
+	b.WriteString(picture(r, e.Measures))
 	rows := table{
 		{"lock", fmt.Sprintf("%s, %s, as %s", r.Mode, r.Outcome, cell(r.Owner))},
 	}
@@ -85,6 +49,7 @@ func (c *Call) account(t *lock.Ticket, command *int, waiting int, lost string) s
 	if command != nil {
 		rows = append(rows, [2]string{"command", "exit " + fmt.Sprint(*command)})
 	}
+	rows = append(rows, measured(e)...)
 	if waiting > 0 {
 		rows = append(rows, [2]string{"still in the queue", fmt.Sprint(waiting)})
 	}

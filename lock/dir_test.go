@@ -318,6 +318,31 @@ func TestGraceAcrossVisitors(t *testing.T) {
 	}
 }
 
+// A forged note claims that a holder has been unseen for years: it counts from
+// when it was forged, for which the kernel vouches.
+func TestForgedUnseen(t *testing.T) {
+	w := newWorld(t)
+	holder := w.actor()
+	h := holder.gets()
+	w.lives(7, proc.Unknown)
+	if err := h.amend(func(r *Record) { r.Anchor = Party{Identity: w.identity(7)} }); err != nil {
+		t.Fatal(err)
+	}
+	entry := h.entry
+	holder.dies()
+	w.pass(time.Hour)
+	for _, at := range []string{`"2001-01-01T00:00:00Z","boot_ns":1`, `"9999-01-01T00:00:00Z","boot_ns":9000000000000000000`} {
+		w.write(entry.name()+lockSuffix, `{"unseen":{"utc":`+at+`,"boot_id":"`+worldBoot+`","time_ns":4026531834}}`)
+		w.stamp()
+		if _, err := w.actor(noWait, letBe).step(); !errors.As(err, new(*BusyError)) {
+			t.Fatalf("%s: %v, want busy", at, err)
+		}
+	}
+	w.stamp()
+	w.pass(grace - time.Second)
+	w.want(HeldNow)
+}
+
 // Steps of the wall clock neither free nor extend a lock.
 func TestWallClockSteps(t *testing.T) {
 	w := newWorld(t)

@@ -2,6 +2,8 @@ package lock
 
 import (
 	"encoding/json"
+	"math"
+	"reflect"
 	"slices"
 	"strconv"
 	"time"
@@ -81,10 +83,12 @@ func (w *jsonWriter) record(r *Record) (err error) {
 		w.close()
 	}
 	if r.Window != nil {
-		err = w.any("window", r.Window)
+		w.key("window")
+		w.window(r.Window)
 	}
-	if r.Evidence != nil && err == nil {
-		err = w.any("evidence", r.Evidence)
+	if r.Evidence != nil {
+		w.key("evidence")
+		err = w.evidence(r.Evidence)
 	}
 	if r.ExitStatus != nil {
 		w.integer("exit_status", int64(*r.ExitStatus))
@@ -160,12 +164,150 @@ func (w *jsonWriter) seconds(name string, s float64) {
 	w.b = strconv.AppendFloat(w.b, s, 'f', -1, 64)
 }
 
-func (w *jsonWriter) any(name string, v any) error {
-	text, err := json.Marshal(v)
-	if err == nil {
-		w.key(name)
-		w.b = append(w.b, text...)
+// number is as encoding/json writes a float; one that JSON has no words for is
+// an error, as it is there.
+func (w *jsonWriter) number(f float64) error {
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		return &json.UnsupportedValueError{Value: reflect.ValueOf(f), Str: strconv.FormatFloat(f, 'g', -1, 64)}
 	}
+	if abs := math.Abs(f); abs == 0 || abs >= 1e-6 && abs < 1e21 {
+		w.b = strconv.AppendFloat(w.b, f, 'f', -1, 64)
+		return nil
+	}
+	w.b = strconv.AppendFloat(w.b, f, 'e', -1, 64)
+	if n := len(w.b); n >= 4 && w.b[n-4] == 'e' && w.b[n-3] == '-' && w.b[n-2] == '0' {
+		w.b = append(w.b[:n-2], w.b[n-1]) // e-09 to e-9
+	}
+	return nil
+}
+
+func (w *jsonWriter) null() { w.b = append(w.b, "null"...) }
+
+func (w *jsonWriter) window(o *Window) {
+	w.open()
+	w.instant("at", &o.At)
+	w.optional("boot_id", o.BootID)
+	if o.TimeNS != 0 {
+		w.unsigned("time_ns", o.TimeNS)
+	}
+	w.integer("mono_ns", int64(o.Mono))
+	if c := o.CPU; c != nil {
+		w.key("cpu_ticks")
+		w.open()
+		for _, f := range []struct {
+			name string
+			n    uint64
+		}{{"user", c.User}, {"nice", c.Nice}, {"system", c.System}, {"idle", c.Idle}, {"iowait", c.IOWait}, {"irq", c.IRQ},
+			{"softirq", c.SoftIRQ}, {"steal", c.Steal}, {"guest", c.Guest}, {"guest_nice", c.GuestNice}} {
+			w.unsigned(f.name, f.n)
+		}
+		w.close()
+	}
+	w.optional("online_cpus", o.Online)
+	if o.PressureUS != nil {
+		w.unsigned("pressure_some_us", *o.PressureUS)
+	}
+	if len(o.Throttle) > 0 {
+		w.key("package_throttle_count")
+		w.open()
+		cpus := make([]string, 0, len(o.Throttle))
+		counts := make(map[string]uint64, len(o.Throttle))
+		for cpu, n := range o.Throttle {
+			name := strconv.Itoa(cpu)
+			cpus, counts[name] = append(cpus, name), n
+		}
+		slices.Sort(cpus)
+		for _, cpu := range cpus {
+			w.unsigned(cpu, counts[cpu])
+		}
+		w.close()
+	}
+	if o.OwnTicks != nil {
+		w.unsigned("own_ticks", *o.OwnTicks)
+	}
+	w.close()
+}
+
+func (w *jsonWriter) evidence(e *Evidence) (err error) {
+	w.open()
+	m := &e.Measures
+	w.key("measures")
+	w.open()
+	float := func(name string, f *float64) {
+		w.key(name)
+		if f == nil {
+			w.null()
+		} else if ferr := w.number(*f); ferr != nil {
+			err = ferr
+		}
+	}
+	count := func(name string, n *uint64) {
+		if n == nil {
+			w.key(name)
+			w.null()
+		} else {
+			w.unsigned(name, *n)
+		}
+	}
+	float("window_seconds", m.WindowSeconds)
+	float("own_cpu_seconds", m.OwnCPUSeconds)
+	float("host_cpu_seconds", m.HostCPUSeconds)
+	float("steal_seconds", m.StealSeconds)
+	float("own_cores", m.OwnCores)
+	float("foreign_cores", m.ForeignCores)
+	float("steal_cores", m.StealCores)
+	float("idle_cores", m.IdleCores)
+	if m.OnlineCores == nil {
+		w.key("online_cores")
+		w.null()
+	} else {
+		w.integer("online_cores", int64(*m.OnlineCores))
+	}
+	float("resolution_cores", m.ResolutionCores)
+	if m.CPUsChanged == nil {
+		w.key("cpus_changed")
+		w.null()
+	} else {
+		w.boolean("cpus_changed", *m.CPUsChanged)
+	}
+	float("efficiency", m.Efficiency)
+	float("efficiency_cores", m.EfficiencyCores)
+	float("pressure_share", m.PressureShare)
+	count("throttle_events", m.ThrottleEvents)
+	count("context_switches", m.ContextSwitches)
+	count("memory_peak_bytes", m.MemoryPeakBytes)
+	w.close()
+
+	w.key("bounds")
+	w.open()
+	for _, b := range []struct {
+		name  string
+		value float64
+	}{{"expect_cores", e.Bounds.ExpectCores}, {"min_efficiency", e.Bounds.MinEfficiency}, {"max_foreign_cores", e.Bounds.MaxForeignCores}} {
+		if b.value != 0 {
+			float(b.name, &b.value)
+		}
+	}
+	w.close()
+
+	w.text("verdict", e.Verdict.String())
+	w.key("reasons")
+	if e.Reasons == nil {
+		w.null()
+	} else {
+		w.b = append(w.b, '[')
+		for i, r := range e.Reasons {
+			if i > 0 {
+				w.b = append(w.b, ',')
+			}
+			w.open()
+			w.text("reason", r.Reason.String())
+			w.text("text", r.Text)
+			w.close()
+		}
+		w.b = append(w.b, ']')
+	}
+	w.close()
 	return err
 }
 

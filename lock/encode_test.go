@@ -4,6 +4,7 @@ package lock
 
 import (
 	"encoding/json"
+	"math"
 	"testing"
 	"time"
 
@@ -35,6 +36,23 @@ func TestRecordIsWrittenAsEncodingJSONWould(t *testing.T) {
 		r.Job = rapid.MapOf(rapid.StringMatching(`[a-z_]*`), text).Draw(t, "job")
 		r.Anchor.PIDNS, r.TTLSeconds = rapid.Uint64().Draw(t, "ns"), rapid.Int64().Draw(t, "ttl")
 		r.RequestedAt.UTC = r.RequestedAt.UTC.Add(time.Duration(rapid.Int64Range(0, 1<<50).Draw(t, "at")))
+		opened, closed, own, b, f := drawCase(t)
+		e := Judged(opened, closed, own, b, f)
+		if rapid.Bool().Draw(t, "odd bounds") {
+			e.Bounds.MinEfficiency = rapid.Float64().Draw(t, "bound")
+		}
+		for i := range e.Reasons {
+			e.Reasons[i].Text = text.Draw(t, "text")
+		}
+		opened.At, opened.Throttle = r.RequestedAt, rapid.MapOf(rapid.IntRange(0, 300), rapid.Uint64()).Draw(t, "throttle")
+		r.Window, r.Evidence = &opened, &e
 		same(t, r)
 	})
+	for _, f := range []float64{math.NaN(), math.Inf(1)} {
+		r := fullRecord()
+		r.Evidence.Bounds.MaxForeignCores = f
+		if _, err := r.appendJSON(nil); err == nil {
+			t.Errorf("%v was written", f)
+		}
+	}
 }

@@ -18,9 +18,10 @@ const jobEndPatience = time.Minute
 // running is killed by its runner only after the last hook, so a hold must not
 // go at once: each hold that job anchors is anchored to its keeper from now on,
 // who lets go once no process of the job is left, a minute later at the latest.
-// It returns these holds. One whose keeper is gone keeps its anchor and ends
-// with that (its Record.JobEndedAt is nil).
-func (d *Dir) EndJob(job proc.Identity) ([]*Ticket, error) {
+// closing completes each record; it is called under the guard and must only
+// reckon. It returns these holds. One whose keeper is gone keeps its anchor and
+// ends with that (its Record.JobEndedAt is nil).
+func (d *Dir) EndJob(job proc.Identity, closing func(*Record)) ([]*Ticket, error) {
 	if d.fd < 0 {
 		return nil, nil
 	}
@@ -46,6 +47,7 @@ func (d *Dir) EndJob(job proc.Identity) ([]*Ticket, error) {
 		}
 		h := &Hold{Record: *r, d: d, entry: t.entry, lockFD: -1, raw: t.raw}
 		if err := h.update(func(r *Record) {
+			closing(r)
 			now := d.host.now()
 			r.JobEndedAt, r.Anchor = &now, r.Body
 		}); err != nil {

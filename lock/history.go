@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,18 +22,6 @@ const (
 	endTakenOver = "taken_over"
 	endRemoved   = "forced" // by release --force, or acknowledged by reap
 )
-
-// A Past is one finished hold. Peers wrote it: it has been cleaned like a
-// record.
-type Past struct {
-	Record
-	UID      int       `json:"uid"` // owner of the ticket, by the kernel
-	End      string    `json:"end"`
-	EndedAt  time.Time `json:"ended_at"`
-	EndedBy  int       `json:"ended_by_uid"`
-	WaitSecs float64   `json:"wait_secs"`
-	HeldSecs float64   `json:"held_secs"`
-}
 
 // past is a hold that ends now.
 func (d *Dir) past(r *Record, uid int, end string) Past {

@@ -244,7 +244,10 @@ func newKeeper(pipe io.Reader) (*keeper, error) {
 
 // lastWord waits for what the taker says last; empty if it died before.
 func (k *keeper) lastWord() string {
-	line, _ := k.taker.ReadString('\n')
+	line, err := k.taker.ReadString('\n')
+	if err != nil {
+		return "" // half a word is none
+	}
 	return strings.TrimSuffix(line, "\n")
 }
 

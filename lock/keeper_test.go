@@ -3,6 +3,8 @@
 package lock
 
 import (
+	"bufio"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -23,7 +25,12 @@ func keptHost(t *testing.T, e errand) (h *host, anchor *helper, keeper int, take
 	h = newHost(t)
 	anchor = plain(t, "idle")
 	e.Dir, e.Anchor = h.path, anchor.Process.Pid
-	taker := send(t, e)
+	c := errandCmd(t, "hold", e)
+	// What the taker has open without close-on-exec, as a shell's children do.
+	for range 8 {
+		c.ExtraFiles = append(c.ExtraFiles, os.Stderr)
+	}
+	taker := start(t, c)
 	taken = taker.hears(t, "held")
 	if err := taker.Wait(); err != nil {
 		t.Fatal(err)
@@ -215,6 +222,55 @@ func TestKeeperEvicted(t *testing.T) {
 	h.want(HeldNow)
 	if proc.Look(h.identity(anchor.Process.Pid)) != proc.Alive {
 		t.Error("the anchor is dead")
+	}
+}
+
+// Killed after the record names the anchor and the keeper, and before the word
+// that makes it so: nothing stays held.
+func TestTakerKilledBeforeItsWord(t *testing.T) {
+	for _, word := range []string{"", "comm", "commit"} { // without its end of line it is none
+		t.Run("said "+word, func(t *testing.T) {
+			h := newHost(t)
+			anchor := plain(t, "idle")
+			hold, err := h.acquire()
+			if err != nil {
+				t.Fatal(err)
+			}
+			pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ours := os.NewFile(uintptr(pair[0]), "keeper")
+			defer ours.Close()
+			keeper, err := spawnKeeper(hold, pair[1])
+			unix.Close(pair[1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			told := hold.Record
+			told.Anchor = Party{Identity: h.identity(anchor.Process.Pid)}
+			told.Body = Party{Identity: h.identity(keeper)}
+			if err := json.NewEncoder(ours).Encode(orders{told, h.path, hold.entry.name()}); err != nil {
+				t.Fatal(err)
+			}
+			if line, err := bufio.NewReader(ours).ReadString('\n'); line != keeperReady+"\n" {
+				t.Fatal(line, err)
+			}
+			if err := hold.become(told, nil); err != nil {
+				t.Fatal(err)
+			}
+			h.want(HeldNow)
+			fmt.Fprint(ours, word)
+			// The taker dies: the kernel closes what it had open.
+			ours.Close()
+			unix.Close(hold.lockFD)
+			hold.lockFD = -1
+			ends(t, keeper)
+			h.want(Free)
+			if o := h.take(); o != "acquired" {
+				t.Error(o)
+			}
+		})
 	}
 }
 

@@ -233,3 +233,15 @@ func recordFields() map[string]bool {
 	}
 	return known
 }
+
+// A Past is one finished hold. Peers wrote it: it has been cleaned like a
+// record.
+type Past struct {
+	Record
+	UID      int       `json:"uid"` // owner of the ticket, by the kernel
+	End      string    `json:"end"`
+	EndedAt  time.Time `json:"ended_at"`
+	EndedBy  int       `json:"ended_by_uid"`
+	WaitSecs float64   `json:"wait_secs"`
+	HeldSecs float64   `json:"held_secs"`
+}

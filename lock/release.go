@@ -15,6 +15,12 @@ import (
 // ErrNotHeld: there is none. *NotOursError: it is somebody else's, and nothing
 // was done. *TakenOverError: it was ours and has been taken over.
 func (d *Dir) Release(id string, c Caller, force bool) (*Ticket, error) {
+	return d.ReleaseClosing(id, c, force, func(*Record) {})
+}
+
+// ReleaseClosing is Release that completes the record before it goes into the
+// history. closing is called under the guard and must only reckon.
+func (d *Dir) ReleaseClosing(id string, c Caller, force bool, closing func(*Record)) (*Ticket, error) {
 	if d.fd < 0 {
 		return nil, ErrNotHeld
 	}
@@ -46,6 +52,7 @@ func (d *Dir) Release(id string, c Caller, force bool) (*Ticket, error) {
 		return t, d.cannot("remove the ticket", err)
 	}
 	if t.Record != nil {
+		closing(t.Record)
 		d.finish(t.Record, t.UID, end)
 	}
 	return t, nil

@@ -5,6 +5,7 @@ package lock
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -19,10 +20,15 @@ const (
 	// may stay, over a window of idleWindow.
 	idleBelow  = 0.05
 	idleWindow = time.Second
+	// idleTogether is the share of a core that all idle ones together stay under.
+	idleTogether = 0.25
 	// drainPatience bounds what all that come after a dead holder wait for its
 	// survivors, together: one orphan that spins for ever must not cost every
 	// later job its whole patience.
 	drainPatience = 15 * time.Minute
+	// drainLook is how often survivors that were busy are looked at again: one
+	// that has come to rest is let be like any other idle daemon.
+	drainLook = 10 * time.Second
 )
 
 // The environment variables by which a dead holder's processes are known.
@@ -78,17 +84,35 @@ func LookForSurvivors(dead []*Ticket) Survivors {
 	if len(ids) == 0 {
 		return s
 	}
-	for i, used := range proc.Busy(ids, idleWindow) {
+	used := proc.Busy(ids, idleWindow)
+	limit := idleLimit(used)
+	for i, used := range used {
 		switch {
 		case proc.Look(ids[i]) == proc.Gone:
 			s.ended = append(s.ended, ids[i].PID)
-		case used < idleBelow:
+		case used < limit:
 			s.Idle = append(s.Idle, describe(who[i]))
 		default:
 			s.busy, s.Busy = append(s.busy, ids[i]), append(s.Busy, describe(who[i]))
 		}
 	}
 	return s
+}
+
+// idleLimit is what a survivor must stay under to be idle, given what all of
+// them used. Many that share the host leave little to each: together they are a load,
+// and then none of those that did anything is idle.
+func idleLimit(used []float64) float64 {
+	sum := 0.0
+	for _, u := range used {
+		if u < idleBelow {
+			sum += u
+		}
+	}
+	if sum >= idleTogether {
+		return math.SmallestNonzeroFloat64
+	}
+	return idleBelow
 }
 
 // drain waits for what dead holders left running, kills nobody, and returns
@@ -127,12 +151,8 @@ func (a *attempt) drain(ctx context.Context, dead []*Ticket) (string, error) {
 			return "", &BusyError{Reason: "the last holder died and left running: " + join(names)}
 		}
 		a.say("waiting for what a dead holder left running: " + join(names))
-		// The look itself took a second, in which our time may have run out.
-		if err := a.outOfTime(ctx, names); err != nil {
-			return "", err
-		}
 		vigil := new(vigil)
-		vigil.within(left)
+		vigil.within(min(left, drainLook))
 		for _, id := range busy {
 			if a.d.watchProcess(vigil, id) {
 				drained[id.PID] = true

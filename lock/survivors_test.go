@@ -101,6 +101,39 @@ func TestSurvivorsIdle(t *testing.T) {
 	}
 }
 
+// Sixty orphans on two cores use three percent each: that is a load.
+func TestManySurvivorsAreNotIdle(t *testing.T) {
+	many := func(n int, used float64) []float64 {
+		us := make([]float64, n)
+		for i := range us {
+			us[i] = used
+		}
+		return us
+	}
+	for _, tt := range []struct {
+		name string
+		used []float64
+		idle int
+	}{
+		{"a daemon", []float64{0.01}, 1},
+		{"at the limit", []float64{idleBelow}, 0},
+		{"a daemon beside a load", []float64{0.01, 1}, 1},
+		{"daemons", many(10, 0.02), 10},
+		{"a starved load", many(60, 0.033), 0},
+		{"a starved load, and a daemon that did nothing", append(many(60, 0.033), 0), 1},
+	} {
+		limit, idle := idleLimit(tt.used), 0
+		for _, u := range tt.used {
+			if u < limit {
+				idle++
+			}
+		}
+		if idle != tt.idle {
+			t.Errorf("%s: %d idle, want %d", tt.name, idle, tt.idle)
+		}
+	}
+}
+
 // An orphan that spins for ever does not cost every later job its patience.
 func TestSurvivorsBounded(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@ package proc
 
 import (
 	"math"
+	"strconv"
 	"testing"
 	"time"
 
@@ -130,5 +131,56 @@ func TestSignalFD(t *testing.T) {
 		if err := SignalFD(fd, 0); err != unix.EBADF {
 			t.Errorf("signal to pidfd %d: %v, want EBADF", fd, err)
 		}
+	}
+}
+
+// A process that wants a core and gets none is not idle: on a host that is
+// loaded, a dead benchmark's survivor would pass for a daemon.
+func TestBusyStarved(t *testing.T) {
+	var cpus unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &cpus); err != nil {
+		t.Fatal(err)
+	}
+	var one unix.CPUSet
+	for i := range 1024 {
+		if cpus.IsSet(i) {
+			one.Set(i)
+			break
+		}
+	}
+	pinned := func(idle bool) Identity {
+		h := start(t, helperCmd("spin"))
+		h.line(t)
+		tids, err := numbered("/proc/" + strconv.Itoa(h.Process.Pid) + "/task")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tid := range tids {
+			if err := unix.SchedSetaffinity(tid, &one); err != nil {
+				t.Fatal(err)
+			}
+			if idle {
+				if err := unix.SchedSetAttr(tid, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_IDLE}, 0); err != nil {
+					t.Skipf("not allowed here: %v", err)
+				}
+			}
+		}
+		id, err := Identify(h.Process.Pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	starved := pinned(true)
+	for range 3 {
+		pinned(false)
+	}
+	_, idle := holder(t)
+	cores := Busy([]Identity{starved, idle}, 300*time.Millisecond)
+	if cores[0] < 1 {
+		t.Errorf("starved: %.3f cores, want the one that it waits for", cores[0])
+	}
+	if cores[1] > 0.05 {
+		t.Errorf("idle: %.3f cores", cores[1])
 	}
 }

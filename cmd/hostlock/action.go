@@ -117,8 +117,8 @@ func actionRun(c *hook.Call, in hook.Inputs) int {
 			s.Dir, s.Hold = d, &h.Record
 			c.Sample(s)
 		},
-		released: func(status int, err error) {
-			s.Command = &status
+		released: func(ended *lock.Past, status int, err error) {
+			s.Command, s.Past = &status, ended
 			if errors.As(err, new(*lock.TakenOverError)) {
 				s.Lost = err
 			}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -51,25 +52,34 @@ func resultPlace(path string) (string, error) {
 	st, err := os.Lstat(path)
 	if err == nil && st.Mode()&os.ModeSymlink != 0 {
 		// The rename would replace the link.
-		if path, err = filepath.EvalSymlinks(path); err == nil {
-			st, err = os.Lstat(path)
+		real, err := filepath.EvalSymlinks(path)
+		if err != nil {
+			return "", fault(path, err)
 		}
+		path = real
+		st, err = os.Lstat(path)
 	}
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		if path[len(path)-1] == '/' {
+		if strings.HasSuffix(path, "/") {
 			return "", fmt.Errorf("%s is a directory's name: name a file", path)
 		}
 	case err != nil:
-		return "", err
+		return "", fault(path, err)
 	case st.IsDir():
 		return "", fmt.Errorf("%s is a directory: name a file in it", path)
 	case !st.Mode().IsRegular():
 		return "", fmt.Errorf("%s is no regular file, and would be replaced by one", path)
 	}
 	dir := filepath.Dir(path)
-	if err := unix.Faccessat(unix.AT_FDCWD, dir, unix.W_OK|unix.X_OK, unix.AT_EACCESS); err != nil {
-		return "", fmt.Errorf("%s cannot be written: %s: %w", path, dir, err)
+	// Tried, not asked: access(2) says nothing of /proc, of a full disk or of quotas.
+	try, err := os.CreateTemp(dir, temporary(path))
+	if err != nil {
+		return "", fault(path, err)
+	}
+	try.Close()
+	if err := os.Remove(try.Name()); err != nil {
+		return "", fault(path, err)
 	}
 	var in, old unix.Stat_t
 	if unix.Stat(dir, &in) == nil && in.Mode&unix.S_ISVTX != 0 && unix.Lstat(path, &old) == nil {
@@ -78,6 +88,18 @@ func resultPlace(path string) (string, error) {
 		}
 	}
 	return path, nil
+}
+
+// temporary is the pattern of a temporary name beside path.
+func temporary(path string) string { return "." + filepath.Base(path) + ".*" }
+
+// fault is what is wrong with a path, told once.
+func fault(path string, err error) error {
+	var e *os.PathError
+	if errors.As(err, &e) {
+		err = e.Err
+	}
+	return fmt.Errorf("%s: %w", path, err)
 }
 
 // writeResult puts the result in its place whole, so that nobody ever reads
@@ -92,7 +114,7 @@ func writeResult(path string, p lock.Past) error {
 		return err
 	}
 	text.WriteByte('\n')
-	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	tmp, err := os.CreateTemp(filepath.Dir(path), temporary(path))
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ func who(t *lock.Ticket) string {
 	}
 	r := t.Record
 	if r == nil {
-		return fmt.Sprintf("ticket %d (%s), whose record cannot be read", t.Seq, uid)
+		return fmt.Sprintf("ticket %d (%s, record unreadable)", t.Seq, uid)
 	}
 	name := r.Owner
 	switch {

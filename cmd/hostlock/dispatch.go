@@ -32,6 +32,8 @@ func dispatch(name string, args []string) int {
 		return report(provenance(args))
 	case "log":
 		return report(history(args))
+	case "doctor":
+		return report(doctor(args))
 	case "hook":
 		return jobHook(args)
 	case "action":

@@ -5,13 +5,15 @@ package main
 import (
 	"context"
 	"encoding/binary"
-	"math/bits"
 	"os"
 	"os/signal"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/org/hostlock-action/proc"
 )
 
 // passedOn are the signals that somebody sends to hostlock and means for the
@@ -34,20 +36,13 @@ type signals uint32
 
 func (s signals) has(n unix.Signal) bool { return s&(1<<n) != 0 }
 
-// first is the lowest number in the set; 0 if it is empty.
-func (s signals) first() unix.Signal {
-	if s == 0 {
-		return 0
-	}
-	return unix.Signal(bits.TrailingZeros32(uint32(s)))
-}
-
 // An inbox keeps the signals that came until the loop takes them. The loop
 // sleeps in poll(2), which knows only descriptors, so there is one. Like the
 // kernel it keeps one of each number.
 type inbox struct {
 	wake    int // eventfd: readable while something may be pending
 	pending atomic.Uint32
+	marked  chan struct{} // the marker came
 	// ctx ends with the first signal of passedOn; its cause is a signalError.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -70,14 +65,14 @@ func listen() (*inbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	in := &inbox{wake: fd}
+	in := &inbox{wake: fd, marked: make(chan struct{}, 1)}
 	in.ctx, in.cancel = context.WithCancelCause(context.Background())
 	if signal.Ignored(unix.SIGINT) {
 		signal.Ignore(unix.SIGQUIT)
 	}
 	// A reader of our stderr that has gone must not kill us in front of the
 	// command. The handler does not reach the command: exec resets it.
-	hear := []os.Signal{unix.SIGCHLD, unix.SIGPIPE}
+	hear := []os.Signal{unix.SIGCHLD, unix.SIGPIPE, marker}
 	for _, s := range passedOn {
 		if !signal.Ignored(s) {
 			hear = append(hear, s)
@@ -95,11 +90,41 @@ func (in *inbox) collect(c <-chan os.Signal) {
 	one := binary.NativeEndian.AppendUint64(nil, 1)
 	for got := range c {
 		s := got.(unix.Signal)
+		if s == marker {
+			select {
+			case in.marked <- struct{}{}:
+			default:
+			}
+			continue
+		}
 		in.pending.Or(1 << s)
 		if slices.Contains(passedOn, s) {
 			in.cancel(signalError(s)) // the first counts
 		}
 		_, _ = unix.Write(in.wake, one)
+	}
+}
+
+// marker is a signal that hostlock sends to itself to learn that all that came
+// before it is in the inbox. Its number is above that of INT and QUIT: of several that
+// are pending the kernel delivers the lowest first (next_signal in kernel/signal.c), and
+// so does the Go runtime.
+const marker = unix.SIGIO
+
+// settle waits until the signals that the kernel has for us are in the inbox;
+// they travel by way of a thread and two goroutines, which a busy machine delays.
+func (in *inbox) settle() {
+	self, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(self)
+	if proc.SignalFD(self, marker) != nil {
+		return
+	}
+	select {
+	case <-in.marked:
+	case <-time.After(time.Second): // blocked by whoever started us
 	}
 }
 

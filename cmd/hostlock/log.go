@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/org/hostlock-action/lock"
+	"github.com/org/hostlock-action/proc"
 )
 
 // defaultLog is how many finished holds log shows.
@@ -41,7 +42,7 @@ func history(args []string) error {
 	if *form {
 		var b strings.Builder
 		for i := range all {
-			line, err := asJSON(&all[i])
+			line, err := asJSON(lock.NewResult(all[i], proc.Machine{Host: machine()}))
 			if err != nil {
 				return err
 			}
@@ -55,11 +56,12 @@ func history(args []string) error {
 	return put(table(all))
 }
 
-// table is for a person who scans it: when, how long, how it ended, whose.
+// table is for a person who scans it: when, how long, whether to believe it, how
+// it ended, whose.
 func table(all []lock.Past) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "ENDED\tHELD\tWAITED\tMODE\tEND\tTAKEOVER\tUID\tOWNER\tREASON")
+	fmt.Fprintln(w, "ENDED\tHELD\tWAITED\tVERDICT\tMODE\tEND\tTAKEOVER\tUID\tOWNER\tREASON")
 	for i := range all {
 		p := &all[i]
 		owner := p.Owner
@@ -67,7 +69,7 @@ func table(all []lock.Past) string {
 			owner += " [not declared]"
 		}
 		row := []string{
-			p.EndedAt.Local().Format("2006-01-02 15:04:05"), secondsSpan(p.HeldSecs), secondsSpan(p.WaitSecs), p.Mode.String(), p.End,
+			p.EndedAt.Local().Format("2006-01-02 15:04:05"), secondsSpan(p.HeldSecs), secondsSpan(p.WaitSecs), verdictOf(p), p.Mode.String(), p.End,
 			takeoverOf(&p.Record), strconv.Itoa(p.UID), owner, lock.Flatten(p.Reason, 120),
 		}
 		for i, cell := range row {
@@ -80,6 +82,23 @@ func table(all []lock.Past) string {
 	}
 	w.Flush()
 	return b.String()
+}
+
+// verdictOf is a verdict, and what speaks against the run.
+func verdictOf(p *lock.Past) string {
+	if p.Evidence == nil {
+		return lock.VerdictUnknown.String()
+	}
+	var why []string
+	for _, f := range p.Evidence.Reasons {
+		if f.Reason.Verdict() == lock.Suspect {
+			why = append(why, f.Reason.String())
+		}
+	}
+	if p.Evidence.Verdict != lock.Suspect || len(why) == 0 {
+		return p.Evidence.Verdict.String()
+	}
+	return p.Evidence.Verdict.String() + " (" + strings.Join(why, ",") + ")"
 }
 
 func secondsSpan(s float64) string {

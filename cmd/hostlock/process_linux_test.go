@@ -56,7 +56,8 @@ func child(args []string) {
 		}
 	case "spin": // busy until it is killed
 		ready()
-		for {
+		for n := uint(0); ; n++ {
+			_ = n * n
 		}
 	case "count": // names the signals it gets; USR1 makes it sum up and exit 4
 		c := make(chan os.Signal, 64)
@@ -78,7 +79,16 @@ func child(args []string) {
 		}
 		s := &supervisor{in: in, family: newFamily(""), say: say}
 		s.between = func() {
-			for s.ended.IsZero() && !signals(in.pending.Load()).has(unix.SIGCHLD) {
+			if !s.ended.IsZero() {
+				return
+			}
+			_ = unix.Waitid(unix.P_PID, s.command.pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+			// Its signal follows, unless the loop had it before: on a loaded machine
+			// the command can end before the first look.
+			for range 100 {
+				if signals(in.pending.Load()).has(unix.SIGCHLD) {
+					break
+				}
 				time.Sleep(time.Millisecond)
 			}
 		}
@@ -86,12 +96,29 @@ func child(args []string) {
 			os.Exit(99)
 		}
 		os.Exit(exitStatus(s.run().status))
+	case "early": // a command whose signal came before it was there
+		in, err := listen()
+		if err != nil {
+			os.Exit(99)
+		}
+		if err := unix.Kill(os.Getpid(), unix.SIGINT); err != nil {
+			os.Exit(99)
+		}
+		<-in.ctx.Done()
+		s := &supervisor{in: in, family: newFamily(""), say: say}
+		if s.command, err = launch("/bin/sleep", []string{"sleep", "1000"}, nil); err != nil {
+			os.Exit(99)
+		}
+		s.early = in.take()
+		os.Exit(exitStatus(s.run().status))
 	case "fds": // where its descriptors lead
 		names, _ := os.ReadDir("/proc/self/fd")
 		for _, n := range names {
 			to, _ := os.Readlink("/proc/self/fd/" + n.Name())
 			fmt.Println(n.Name(), to)
 		}
+	default:
+		work(args)
 	}
 }
 
@@ -108,7 +135,7 @@ func newSite(t *testing.T) *site {
 		t.Fatal(err)
 	}
 	s := &site{t, filepath.Join(t.TempDir(), "lock"), t.TempDir()}
-	for _, name := range []string{"hostlock", "child", "Runner.Worker"} {
+	for _, name := range []string{"hostlock", "child", "Runner.Worker", "boxed"} {
 		if err := os.Symlink(exe, filepath.Join(s.bin, name)); err != nil {
 			t.Fatal(err)
 		}

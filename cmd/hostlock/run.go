@@ -33,9 +33,9 @@ type running struct {
 
 // A watch is told what becomes of a run, if somebody wants to know.
 type watch struct {
-	refused  func(*lock.Dir, error)       // nothing was run; the directory may be nil
-	held     func(*lock.Dir, *lock.Hold)  // before the command starts
-	released func(status int, lost error) // status is the command's
+	refused  func(*lock.Dir, error)                         // nothing was run; the directory may be nil
+	held     func(*lock.Dir, *lock.Hold)                    // before the command starts
+	released func(ended *lock.Past, status int, lost error) // status is the command's
 }
 
 func (w watch) tellRefused(d *lock.Dir, err error) {
@@ -99,8 +99,8 @@ func (r *running) execute() int {
 		return reportStart(err)
 	}
 	// From here on a signal gives up the wait or goes to the command, and never
-	// kills us beside it.
-	// It is done beside the rest: the runtime starts two threads for it.
+	// kills us beside it. It is set up beside the rest, for the runtime starts two
+	// threads for it.
 	type heard struct {
 		in  *inbox
 		err error
@@ -116,7 +116,7 @@ func (r *running) execute() int {
 	got := <-listening
 	switch {
 	case got.err != nil:
-		err := fmt.Errorf("cannot listen for signals: %w", got.err)
+		err = fmt.Errorf("cannot listen for signals: %w", got.err)
 		r.watch.tellRefused(nil, err)
 		return report(err)
 	case err != nil:
@@ -143,15 +143,15 @@ func (r *running) execute() int {
 	if r.watch.held != nil {
 		r.watch.held(d, h)
 	}
-	return r.hold(d, h, in, job)
+	return r.hold(d, h, in, job, len(c.Forebears) > 0 && c.Forebears[0].TTYNR != 0)
 }
 
 // hold runs the command while the host is held.
-func (r *running) hold(d *lock.Dir, h *lock.Hold, in *inbox, job *jobWatch) int {
+func (r *running) hold(d *lock.Dir, h *lock.Hold, in *inbox, job *jobWatch, terminal bool) int {
 	// What is said while the host is held must not wait for a reader; what
 	// does not fit is said afterwards.
 	var later []string
-	s := &supervisor{in: in, job: job, plan: planFor(job != nil, r.killAfter), linger: r.linger, family: newFamily(h.Record.ID),
+	s := &supervisor{in: in, job: job, terminal: terminal, plan: planFor(job != nil, r.killAfter), linger: r.linger, family: newFamily(h.Record.ID),
 		say: func(format string, args ...any) {
 			line := fmt.Sprintf(format, args...)
 			if len(later) == 0 && writable() {
@@ -179,6 +179,11 @@ func (r *running) hold(d *lock.Dir, h *lock.Hold, in *inbox, job *jobWatch) int 
 	opened := lock.ReadWindow()
 	s.command, failed = launch(r.file, r.argv, environ(os.Environ(), exports))
 	if failed == nil {
+		// A ^C goes to the whole foreground group. Whether the command was there
+		// to have it is asked of the inbox, so everything must be in it.
+		if s.terminal {
+			in.settle()
+		}
 		s.early = in.take()
 		s.result = s.run()
 		status = exitStatus(s.result.status)
@@ -207,12 +212,12 @@ func (r *running) hold(d *lock.Dir, h *lock.Hold, in *inbox, job *jobWatch) int 
 	if failed != nil {
 		reportStart(failed)
 	}
-	if r.watch.released != nil {
-		r.watch.released(status, released)
-	}
 	ended := &h.Ended
 	if ended.ID == "" { // not released in order
 		ended.Record = h.Record
+	}
+	if r.watch.released != nil {
+		r.watch.released(ended, status, released)
 	}
 	exit := status
 	var taken *lock.TakenOverError

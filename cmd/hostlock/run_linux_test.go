@@ -84,7 +84,8 @@ func TestRunRefuses(t *testing.T) {
 		{"nested", []string{"--reason", "r", "--nested=join", "--", "touch", "ran"}, "", 1, "--nested"},
 		{"kill-after 0", []string{"--reason", "r", "--kill-after", "0", "--", "touch", "ran"}, "", 1, "--kill-after"},
 		{"negative linger", []string{"--reason", "r", "--linger", "-1", "--", "touch", "ran"}, "", 1, "--linger"},
-		{"evidence is not there yet", []string{"--reason", "r", "--expect-cores", "1", "--", "touch", "ran"}, "", 1, "expect-cores"},
+		{"an efficiency of nothing", []string{"--reason", "r", "--min-efficiency", "0.9", "--", "touch", "ran"}, "", 1, "--expect-cores"},
+		{"a result that cannot be written", []string{"--reason", "r", "--result", "/proc/x", "--", "touch", "ran"}, "", 1, "--result"},
 		{"refused by the hook", []string{"--reason", "r", "--", "touch", "ran"}, "HOSTLOCK_REFUSED=1", 2, "outcome=busy"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -798,6 +799,20 @@ func TestRunNeverMissesTheEnd(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.start(s.command("child", "between")).expect(0)
+}
+
+// At a terminal too a signal from before the fork is passed on: the command
+// was not there when the terminal sent it.
+func TestRunSignalledBeforeTheFork(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	_, slave := terminal(t)
+	c := s.command("child", "early")
+	c.Stdin, c.Stdout = slave, slave
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
+	l := s.start(c)
+	slave.Close()
+	l.expect(130)
 }
 
 // Holding costs nothing: no timer, no wake-up.

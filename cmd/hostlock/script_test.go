@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -28,6 +29,12 @@ import (
 const scriptPatience = 60 * time.Second
 
 func TestMain(m *testing.M) {
+	// A shell without job control starts what it puts in the background with INT
+	// and QUIT ignored, and what is ignored stays so. A handler of ours is reset by
+	// exec, so that what the tests start has the default.
+	if signal.Ignored(os.Interrupt) {
+		signal.Notify(make(chan os.Signal, 1), os.Interrupt, syscall.SIGQUIT)
+	}
 	testscript.Main(m, map[string]func(){
 		"hostlock": main,
 		// Names under which our own program runs as a process that somebody

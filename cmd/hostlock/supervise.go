@@ -27,12 +27,13 @@ type result struct {
 // It sleeps in one poll(2), has no timer while the command runs undisturbed, and
 // waits in one place: a second wait4 beside it would take statuses away.
 type supervisor struct {
-	in     *inbox
-	job    *jobWatch
-	plan   plan
-	linger time.Duration
-	family family
-	say    func(format string, args ...any) // must not wait for a reader
+	in       *inbox
+	job      *jobWatch
+	terminal bool // we have one, which signals its foreground group
+	plan     plan
+	linger   time.Duration
+	family   family
+	say      func(format string, args ...any) // must not wait for a reader
 	// between is a test's: it comes between the two looks of the loop.
 	between func()
 

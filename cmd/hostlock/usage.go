@@ -23,6 +23,12 @@ Look at it:
 Clean up:
   reap         acknowledge a STALE lock, whose holder died
 
+  doctor       is this host set up so that its lock can be believed?
+
+In CI:
+  hook         the job hooks of a runner, and their installation
+  action       what the action's shims start
+
   version      the version of this hostlock
 
 hostlock COMMAND --help tells the flags of one command.
@@ -47,6 +53,10 @@ Exit codes:
 
 // usages are the texts of the commands.
 var usages = map[string]string{
+	"hook":   hookUsage,
+	"action": actionUsage,
+	"doctor": doctorUsage,
+
 	"run": `Usage: hostlock run [flags] -- COMMAND...
 
 Runs a command while holding the host, and releases the host when the command
@@ -79,6 +89,14 @@ that hold instead of waiting for itself.
                            before it is named and recorded (2)
   --lock-dir PATH          a lock directory of your own
 
+Whether to believe the run: each bound makes it suspect, and only a bound can
+make it clean. Counters are read when the command starts and when it ends.
+
+  --max-foreign-cores C    others may use C cores, on average over the run
+  --expect-cores N         the command should keep N cores busy
+  --min-efficiency E       and is believed from this share of them on (0 to 1)
+  --result FILE            write verdict, measures and record to FILE as JSON
+
 D is a number of seconds, or a duration like 15m.
 
 Environment: HOSTLOCK_OWNER, HOSTLOCK_REASON, HOSTLOCK_TIMEOUT, HOSTLOCK_GATE,
@@ -92,7 +110,8 @@ Exit code: the command's own (128+N for signal N, 126 cannot be run, 127 not
 found), and where it never ran:
   1 usage   2 busy, with --no-wait   3 timed out   4 reap refused   5 gate not met
   7 lock directory unusable   8 unsupported platform   9 nested in our own hold
-  6 the command succeeded and the host was taken over before it had ended
+  6 the command succeeded, and the host was taken over before it had ended, or a
+    bound was given and the run is suspect, or FILE could not be written
 `,
 
 	"acquire": `Usage: hostlock acquire [flags]
@@ -271,10 +290,12 @@ Exit codes: 0 ok
 
 	"log": `Usage: hostlock log [flags]
 
-Shows the holds that have ended, the newest last.
+Shows the holds that have ended, the newest last: how long they took and waited,
+whether what was measured can be believed, and whose they were.
 
   -n, --number N   how many at most (20)
-  --json           one object a line, with everything that was recorded
+  --json           one object a line, as run --result writes it: what is not
+                   known is null. hold.id joins it to rows of provenance
   --lock-dir PATH  a lock directory of your own
 
 Environment: HOSTLOCK_DIR, HOSTLOCK_CONF: see hostlock --help.

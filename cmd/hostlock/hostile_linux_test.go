@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"testing"
 )
 
@@ -102,4 +103,27 @@ func TestHostileFault(t *testing.T) {
 func TestHostileLoad(t *testing.T) {
 	s := newStage(t)
 	s.rehearse(t, s.build(t, "testdata/hostile/load"), pick(nil, []string{"-waiters", "1000", "-watch", "20s", "-handovers", "10000"})...)
+}
+
+// Each fuzz target, for a while. Its seeds and its corpus are run by every
+// "go test".
+func TestHostileFuzz(t *testing.T) {
+	if !isLong() {
+		t.Skip("in the long form only")
+	}
+	target := regexp.MustCompile(`(?m)^Fuzz\w+$`)
+	for _, pkg := range []string{"lock", "proc", "hook"} {
+		list, err := exec.Command("go", "test", "-list", "^Fuzz", module+"/"+pkg).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range target.FindAllString(string(list), -1) {
+			t.Run(name, func(t *testing.T) {
+				out, err := exec.Command("go", "test", "-run", "^$", "-fuzz", "^"+name+"$", "-fuzztime", "20s", module+"/"+pkg).CombinedOutput()
+				if err != nil {
+					t.Errorf("%v: %s", err, out)
+				}
+			})
+		}
+	}
 }

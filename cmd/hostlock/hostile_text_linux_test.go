@@ -37,7 +37,7 @@ func TestHostilePayloads(t *testing.T) {
 	chosen := payloads
 	if !isLong() {
 		chosen = nil
-		for _, i := range rand.Perm(len(payloads))[:12] {
+		for _, i := range rand.Perm(len(payloads))[:8] {
 			chosen = append(chosen, payloads[i])
 		}
 	}

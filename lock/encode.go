@@ -96,23 +96,6 @@ func (w *jsonWriter) record(r *Record) (err error) {
 	return err
 }
 
-// appendJSON is one line of the history, written like a record and for the
-// same reason.
-func (p *Past) appendJSON(b []byte) ([]byte, error) {
-	w := jsonWriter{b: b}
-	w.open()
-	err := w.record(&p.Record)
-	w.integer("uid", int64(p.UID))
-	w.text("end", p.End)
-	w.key("ended_at")
-	w.time(p.EndedAt)
-	w.integer("ended_by_uid", int64(p.EndedBy))
-	w.seconds("wait_secs", p.WaitSecs)
-	w.seconds("held_secs", p.HeldSecs)
-	w.close()
-	return w.b, err
-}
-
 // A jsonWriter appends the fields of an object.
 type jsonWriter struct{ b []byte }
 
@@ -156,12 +139,6 @@ func (w *jsonWriter) time(t time.Time) {
 	w.b = append(w.b, '"')
 	w.b = t.AppendFormat(w.b, time.RFC3339Nano)
 	w.b = append(w.b, '"')
-}
-
-// seconds is a number of seconds, to the nanosecond.
-func (w *jsonWriter) seconds(name string, s float64) {
-	w.key(name)
-	w.b = strconv.AppendFloat(w.b, s, 'f', -1, 64)
 }
 
 // number is as encoding/json writes a float; one that JSON has no words for is

@@ -252,16 +252,6 @@ func Judged(opened, closed Window, own Own, b Bounds, f Facts) Evidence {
 	return e
 }
 
-// object adds to evidence what is only known once the hold has ended.
-func (e *Evidence) object(r Reason, text string) {
-	e.Reasons = append([]Finding{{r, text}}, e.Reasons...)
-	if r.Verdict() == Suspect {
-		e.Verdict = Suspect
-	} else if e.Verdict == Clean {
-		e.Verdict = VerdictUnknown
-	}
-}
-
 const takenOverText = "The lock was taken over before the end: somebody else may have measured at the same time."
 
 func judgeBounds(m Measures, b Bounds, f Facts, find func(Reason, ...string)) {

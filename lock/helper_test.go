@@ -98,7 +98,8 @@ func TestMain(m *testing.M) {
 func spin() {
 	runtime.LockOSThread()
 	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, -15) // if we may
-	for {
+	for n := uint(0); ; n++ {
+		_ = n
 	}
 }
 

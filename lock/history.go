@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -132,4 +133,27 @@ func (d *Dir) History() ([]Past, error) {
 		all = append(all, p)
 	}
 	return all, nil
+}
+
+// appendJSON is one line of the history, written like a record and for the
+// same reason.
+func (p *Past) appendJSON(b []byte) ([]byte, error) {
+	w := jsonWriter{b: b}
+	w.open()
+	err := w.record(&p.Record)
+	w.integer("uid", int64(p.UID))
+	w.text("end", p.End)
+	w.key("ended_at")
+	w.time(p.EndedAt)
+	w.integer("ended_by_uid", int64(p.EndedBy))
+	w.seconds("wait_secs", p.WaitSecs)
+	w.seconds("held_secs", p.HeldSecs)
+	w.close()
+	return w.b, err
+}
+
+// seconds is a number of seconds, to the nanosecond.
+func (w *jsonWriter) seconds(name string, s float64) {
+	w.key(name)
+	w.b = strconv.AppendFloat(w.b, s, 'f', -1, 64)
 }

@@ -170,3 +170,13 @@ func (d *Dir) comm() string {
 	name, _, _ := bytes.Cut(buf[:], []byte{0})
 	return strings.ToValidUTF8(string(name), "?")
 }
+
+// object adds to evidence what is only known once the hold has ended.
+func (e *Evidence) object(r Reason, text string) {
+	e.Reasons = append([]Finding{{r, text}}, e.Reasons...)
+	if r.Verdict() == Suspect {
+		e.Verdict = Suspect
+	} else if e.Verdict == Clean {
+		e.Verdict = VerdictUnknown
+	}
+}

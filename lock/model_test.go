@@ -99,12 +99,10 @@ func (m *member) stands() bool {
 }
 
 type model struct {
-	t       *rapid.T
-	w       *world
-	all     []*member
-	dead    map[string]string   // id of a hold that departed without a release → name
-	told    map[string][]string // id → who reported its takeover
-	damaged bool
+	t    *rapid.T
+	w    *world
+	all  []*member
+	told map[string][]string // id → who reported its takeover
 }
 
 // mode is what m asks for, or has asked for.

@@ -60,7 +60,8 @@ func TestMain(m *testing.M) {
 		io.Copy(io.Discard, os.Stdin)
 	case "spin":
 		go func() {
-			for {
+			for n := uint(0); ; n++ {
+				_ = n
 			}
 		}()
 		fmt.Println("ready")

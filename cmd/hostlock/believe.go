@@ -52,9 +52,9 @@ func resultPlace(path string) (string, error) {
 	st, err := os.Lstat(path)
 	if err == nil && st.Mode()&os.ModeSymlink != 0 {
 		// The rename would replace the link.
-		real, err := filepath.EvalSymlinks(path)
-		if err != nil {
-			return "", fault(path, err)
+		real, evalErr := filepath.EvalSymlinks(path)
+		if evalErr != nil {
+			return "", fault(path, evalErr)
 		}
 		path = real
 		st, err = os.Lstat(path)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 	"unsafe"
@@ -152,6 +153,14 @@ func spawnKeeper(h *Hold, pipe int) (pid int, err error) {
 
 // closeOnExec is for kernels without CLOSE_RANGE_CLOEXEC (before 5.11).
 func closeOnExec() {
+	if names, err := os.ReadDir("/proc/self/fd"); err == nil {
+		for _, n := range names {
+			if fd, err := strconv.Atoi(n.Name()); err == nil && fd > 2 {
+				unix.CloseOnExec(fd)
+			}
+		}
+		return
+	}
 	var limit unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
 		return

@@ -3,11 +3,14 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
+	"math/bits"
 	"os"
 	"os/signal"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -83,6 +86,10 @@ func listen() (*inbox, error) {
 	c := make(chan os.Signal, 256)
 	signal.Notify(c, hear...)
 	go in.collect(c)
+	// A signal from before this may still be about to kill us, in a thread that
+	// has entered the handler and waits for a CPU: then now, and not once we hold
+	// the host and have started a command.
+	awaitHandlers(100 * time.Millisecond)
 	return in, nil
 }
 
@@ -114,6 +121,7 @@ const marker = unix.SIGIO
 // settle waits until the signals that the kernel has for us are in the inbox;
 // they travel by way of a thread and two goroutines, which a busy machine delays.
 func (in *inbox) settle() {
+	awaitHandlers(time.Second)
 	self, err := unix.PidfdOpen(os.Getpid(), 0)
 	if err != nil {
 		return
@@ -126,6 +134,51 @@ func (in *inbox) settle() {
 	case <-in.marked:
 	case <-time.After(time.Second): // blocked by whoever started us
 	}
+}
+
+// awaitHandlers waits until no thread of ours is in the runtime's signal
+// handler and nothing is on the way there. The limit is for a caller that started
+// us with signals blocked.
+func awaitHandlers(limit time.Duration) {
+	for end := time.Now().Add(limit); handling() && time.Now().Before(end); {
+		time.Sleep(100 * time.Microsecond)
+	}
+}
+
+// handling reads the masks of our threads (proc_pid_status(5)). A thread in the
+// handler has every signal blocked (sa_mask in setsig, runtime/os_linux.go) but the
+// one that it is about to die of (dieFromSignal), and so has, for a moment, one that
+// starts or is being started.
+func handling() bool {
+	var all uint64
+	for _, s := range passedOn {
+		all |= 1 << (s - 1)
+	}
+	threads, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		return false
+	}
+	for _, t := range threads {
+		text, err := os.ReadFile("/proc/self/task/" + t.Name() + "/status")
+		if err != nil {
+			continue // it has ended
+		}
+		if bits.OnesCount64(mask(text, "SigBlk:")&all) >= len(passedOn)-1 || (mask(text, "SigPnd:")|mask(text, "ShdPnd:"))&all != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// mask reads one set of signals from a status file; bit 0 is signal 1.
+func mask(status []byte, name string) uint64 {
+	_, rest, _ := bytes.Cut(status, []byte("\n"+name))
+	line, _, _ := bytes.Cut(rest, []byte("\n"))
+	m, err := strconv.ParseUint(string(bytes.TrimSpace(line)), 16, 64)
+	if err != nil {
+		return 0
+	}
+	return m
 }
 
 // take empties the inbox.

@@ -4,6 +4,8 @@ package main
 
 import (
 	"encoding/json"
+	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -11,10 +13,26 @@ import (
 	"github.com/org/hostlock-action/lock"
 )
 
-var payloads = []string{
-	"::error::x", " ::error::x", "\t::add-mask::x", "a\n::error::x", "a\r::error::x", "a\u2028::error::x", ":::error:::x", "::::", ":\x00:error:\x00:x",
-	"##[error]x", "a ##[group]x", "###[error]", "#\x00#[error]", "##\u200b[x]", "::\u200b:", "\x1b]0;x\a", "\x1b[2J", ":\u200d:error::", "\xff::x", "## [x]##[x]",
-	"::stop-commands::t\n::t::",
+// payloads are what a peer may type as a reason, a command, or write into a
+// record by hand.
+var payloads = readPayloads("../../testdata/payloads.txt")
+
+func readPayloads(path string) (all []string) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		panic(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if line[0] == '#' {
+			continue
+		}
+		p, err := strconv.Unquote(strings.TrimSpace(line))
+		if err != nil {
+			panic(line)
+		}
+		all = append(all, p)
+	}
+	return all
 }
 
 // No text makes a line that begins or contains a runner's command.

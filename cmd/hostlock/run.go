@@ -140,6 +140,7 @@ func (r *running) execute() int {
 	stop := job.during(in)
 	h, err := d.Acquire(in.ctx, req)
 	stop()
+	screen.clear()
 	if err == nil && in.ctx.Err() != nil {
 		err = errors.Join(&lock.InterruptedError{Cause: context.Cause(in.ctx)}, h.Release())
 	}

@@ -34,11 +34,11 @@ func TestHostilePayloads(t *testing.T) {
 	if shown < 10 {
 		t.Errorf("only %d outputs show a peer's text", shown)
 	}
-	chosen := payloads
+	chosen := payloads()
 	if !isLong() {
 		chosen = nil
-		for _, i := range rand.Perm(len(payloads))[:8] {
-			chosen = append(chosen, payloads[i])
+		for _, i := range rand.Perm(len(payloads()))[:8] {
+			chosen = append(chosen, payloads()[i])
 		}
 	}
 	n := 0

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,7 +16,10 @@ import (
 
 // payloads are what a peer may type as a reason, a command, or write into a
 // record by hand.
-var payloads = readPayloads("../../testdata/payloads.txt")
+//
+// They are read when they are asked for: this binary is also hostlock itself, in
+// any directory.
+var payloads = sync.OnceValue(func() []string { return readPayloads("../../testdata/payloads.txt") })
 
 func readPayloads(path string) (all []string) {
 	b, err := os.ReadFile(path)
@@ -37,7 +41,7 @@ func readPayloads(path string) (all []string) {
 
 // No text makes a line that begins or contains a runner's command.
 func TestPlain(t *testing.T) {
-	for _, p := range payloads {
+	for _, p := range payloads() {
 		for _, text := range []string{plain(p), plain("hostlock: " + p), plain(p + p)} {
 			if strings.Contains(text, "::") || strings.Contains(text, "##[") {
 				t.Errorf("%q became %q", p, text)
@@ -54,7 +58,7 @@ func TestPlain(t *testing.T) {
 
 // JSON says what it said, without a runner's command in it.
 func TestDefuseJSON(t *testing.T) {
-	for _, p := range payloads {
+	for _, p := range payloads() {
 		p = strings.ToValidUTF8(p, "\ufffd")
 		text, err := object([]lock.Field{{Key: "a", Value: p}, {Key: "b", Value: `\` + p + `\`}})
 		if err != nil {
@@ -73,7 +77,7 @@ func TestDefuseJSON(t *testing.T) {
 // A peer's text never reaches the one-line form, and no value there can end
 // its word or begin another.
 func TestOneLine(t *testing.T) {
-	for _, p := range payloads {
+	for _, p := range payloads() {
 		for _, key := range []string{"lock_dir", "gate", "held_by"} {
 			got := line([]lock.Field{{Key: key, Value: "/a b=c/" + p}, {Key: "reason", Value: p, Text: true}, {Key: "end", Value: "x"}})
 			fields := strings.Split(got, " ")

@@ -86,10 +86,6 @@ func listen() (*inbox, error) {
 	c := make(chan os.Signal, 256)
 	signal.Notify(c, hear...)
 	go in.collect(c)
-	// A signal from before this may still be about to kill us, in a thread that
-	// has entered the handler and waits for a CPU: then now, and not once we hold
-	// the host and have started a command.
-	awaitHandlers(100 * time.Millisecond)
 	return in, nil
 }
 
@@ -121,7 +117,13 @@ const marker = unix.SIGIO
 // settle waits until the signals that the kernel has for us are in the inbox;
 // they travel by way of a thread and two goroutines, which a busy machine delays.
 func (in *inbox) settle() {
+	in.mark() // what was pending is with a thread now
 	awaitHandlers(time.Second)
+	in.mark()
+}
+
+// mark waits for a marker to come through.
+func (in *inbox) mark() {
 	self, err := unix.PidfdOpen(os.Getpid(), 0)
 	if err != nil {
 		return
@@ -137,48 +139,50 @@ func (in *inbox) settle() {
 }
 
 // awaitHandlers waits until no thread of ours is in the runtime's signal
-// handler and nothing is on the way there. The limit is for a caller that started
-// us with signals blocked.
+// handler. The limit is for a caller that started us with signals blocked.
 func awaitHandlers(limit time.Duration) {
 	for end := time.Now().Add(limit); handling() && time.Now().Before(end); {
-		time.Sleep(100 * time.Microsecond)
+		_ = unix.Nanosleep(&unix.Timespec{Nsec: 50_000}, nil)
 	}
 }
 
-// handling reads the masks of our threads (proc_pid_status(5)). A thread in the
-// handler has every signal blocked (sa_mask in setsig, runtime/os_linux.go) but the
-// one that it is about to die of (dieFromSignal), and so has, for a moment, one that
-// starts or is being started.
+// handling looks at the signals that our threads have blocked (field 32 of
+// proc_pid_stat(5)): one in the handler has all (sa_mask in setsig,
+// runtime/os_linux.go) but the one that it is about to die of (dieFromSignal), and so
+// has, for a moment, one that starts or is being started.
 func handling() bool {
+	dir, err := unix.Open("/proc/self/task", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(dir)
 	var all uint64
 	for _, s := range passedOn {
 		all |= 1 << (s - 1)
 	}
-	threads, err := os.ReadDir("/proc/self/task")
+	buf := make([]byte, 4096)
+	n, err := unix.Getdents(dir, buf)
 	if err != nil {
 		return false
 	}
+	_, _, threads := unix.ParseDirent(buf[:n], -1, nil) // more than a hundred of them
 	for _, t := range threads {
-		text, err := os.ReadFile("/proc/self/task/" + t.Name() + "/status")
+		fd, err := unix.Openat(dir, t+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			continue // it has ended
 		}
-		if bits.OnesCount64(mask(text, "SigBlk:")&all) >= len(passedOn)-1 || (mask(text, "SigPnd:")|mask(text, "ShdPnd:"))&all != 0 {
+		n, _ := unix.Read(fd, buf)
+		unix.Close(fd)
+		text := buf[:max(n, 0)]
+		fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:]) // from field 3 on
+		if len(fields) < 30 {
+			continue
+		}
+		if blocked, err := strconv.ParseUint(string(fields[29]), 10, 64); err == nil && bits.OnesCount64(blocked&all) >= len(passedOn)-1 {
 			return true
 		}
 	}
 	return false
-}
-
-// mask reads one set of signals from a status file; bit 0 is signal 1.
-func mask(status []byte, name string) uint64 {
-	_, rest, _ := bytes.Cut(status, []byte("\n"+name))
-	line, _, _ := bytes.Cut(rest, []byte("\n"))
-	m, err := strconv.ParseUint(string(bytes.TrimSpace(line)), 16, 64)
-	if err != nil {
-		return 0
-	}
-	return m
 }
 
 // take empties the inbox.

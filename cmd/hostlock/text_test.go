@@ -15,10 +15,8 @@ import (
 )
 
 // payloads are what a peer may type as a reason, a command, or write into a
-// record by hand.
-//
-// They are read when they are asked for: this binary is also hostlock itself, in
-// any directory.
+// record by hand. Read when asked for: this binary is also hostlock itself, and
+// every command that the tests run, from other directories.
 var payloads = sync.OnceValue(func() []string { return readPayloads("../../testdata/payloads.txt") })
 
 func readPayloads(path string) (all []string) {

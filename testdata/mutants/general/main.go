@@ -3,7 +3,7 @@
 // which of these mutants no test notices. list.txt, one directory up, holds what must
 // never survive; this is the long form, for reading the survivors:
 //
-//	go run ./testdata/mutants/general [-j N] [-budget 30m] [-only REGEXP] ./lock ./proc
+//	go run ./testdata/mutants/general [-j N] [-budget 30m] [-only REGEXP] [-list] ./lock ./proc
 //
 // All mutants of a package are compiled into one test binary, each behind a switch
 // that a file beside the binary sets: so a mutant costs no build, and it is there too
@@ -39,9 +39,10 @@ func main() {
 	jobs := flag.Int("j", runtime.NumCPU(), "mutants at a time")
 	budget := flag.Duration("budget", time.Hour, "stop trying mutants after this")
 	only := flag.String("only", "", "mutants whose description matches")
+	list := flag.Bool("list", false, "only list the mutants")
 	skip := flag.String("skip", "^$", "tests that take no part")
 	flag.Parse()
-	if err := run(*jobs, *budget, *only, *skip, flag.Args()); err != nil {
+	if err := run(*jobs, *budget, *list, *only, *skip, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "general:", err)
 		os.Exit(1)
 	}
@@ -50,7 +51,7 @@ func main() {
 //go:embed equivalent.txt
 var equivalent string
 
-func run(jobs int, budget time.Duration, only, skip string, packages []string) error {
+func run(jobs int, budget time.Duration, list bool, only, skip string, packages []string) error {
 	wanted, err := regexp.Compile(only)
 	if err != nil {
 		return err
@@ -68,7 +69,7 @@ func run(jobs int, budget time.Duration, only, skip string, packages []string) e
 	end := time.Now().Add(budget)
 	bad := 0
 	for _, p := range packages {
-		n, err := tryPackage(p, jobs, end, wanted, left, known)
+		n, err := tryPackage(p, jobs, list, end, wanted, left, known)
 		if err != nil {
 			return fmt.Errorf("%s: %w", p, err)
 		}
@@ -95,7 +96,7 @@ type test struct {
 	reaches map[int]bool
 }
 
-func tryPackage(path string, jobs int, end time.Time, wanted, left *regexp.Regexp, known map[string]bool) (bad int, err error) {
+func tryPackage(path string, jobs int, list bool, end time.Time, wanted, left *regexp.Regexp, known map[string]bool) (bad int, err error) {
 	l := &lab{}
 	if l.scratch, err = os.MkdirTemp("", "general"); err != nil {
 		return 0, err
@@ -106,6 +107,14 @@ func tryPackage(path string, jobs int, end time.Time, wanted, left *regexp.Regex
 	}
 	if err := l.build(path); err != nil {
 		return 0, err
+	}
+	if list {
+		for _, m := range l.mutants {
+			if wanted.MatchString(m.String()) {
+				fmt.Println(m)
+			}
+		}
+		return 0, nil
 	}
 	if err := l.trace(jobs, left); err != nil {
 		return 0, err
@@ -230,7 +239,7 @@ func (l *lab) bench(name string) (string, error) {
 // trace runs each test once and learns which mutants it reaches. A test that fails
 // without any mutant takes no part.
 func (l *lab) trace(jobs int, left *regexp.Regexp) error {
-	list := exec.Command(l.binary, "-test.list", "^Test")
+	list := exec.Command(l.binary, "-test.list", "^(Test|Fuzz)") // fuzz tests with their seeds
 	list.Dir = l.dir
 	out, err := list.Output()
 	if err != nil {

@@ -110,7 +110,7 @@ func run(jobs int, verbose bool, wanted []string) error {
 		return err
 	}
 	defer os.RemoveAll(scratch)
-	if err := baseline(root, chosen); err != nil {
+	if err := baseline(root, jobs, chosen); err != nil {
 		return err
 	}
 	failures := 0
@@ -144,22 +144,36 @@ func run(jobs int, verbose bool, wanted []string) error {
 }
 
 // baseline runs the tests of all mutants on the code as it is.
-func baseline(root string, all []mutant) error {
-	var seen []string
+func baseline(root string, jobs int, all []mutant) error {
+	first := make(map[string]mutant)
 	for _, m := range all {
 		key := strings.Join(m.tests, " ")
-		if slices.Contains(seen, key) {
-			continue
-		}
-		seen = append(seen, key)
-		cmd := goTest(context.Background(), root, m.tests...) // from the cache, if it is there
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("list.txt:%d: go test %s fails without a mutant:\n%s", m.line, key, indent(string(out)))
-		} else if strings.Contains(string(out), "no tests to run") {
-			return fmt.Errorf("list.txt:%d: there is no such test: %s", m.line, key)
+		if _, ok := first[key]; !ok {
+			first[key] = m
 		}
 	}
-	return nil
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	var failed error
+	slots := make(chan struct{}, max(jobs, 1))
+	for key, m := range first {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			out, err := goTest(context.Background(), root, m.tests...).CombinedOutput() // from the cache, if it is there
+			switch {
+			case err != nil:
+				err = fmt.Errorf("list.txt:%d: go test %s fails without a mutant:\n%s", m.line, key, indent(string(out)))
+			case strings.Contains(string(out), "no tests to run"):
+				err = fmt.Errorf("list.txt:%d: there is no such test: %s", m.line, key)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			failed = errors.Join(failed, err)
+		})
+	}
+	wg.Wait()
+	return failed
 }
 
 // goTest is go test without what costs time and finds nothing here.

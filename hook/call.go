@@ -79,7 +79,7 @@ func explain(err error, limit string) reason {
 	r := reason{text: err.Error()}
 	switch {
 	case errors.As(err, &timeout):
-		r.holder = timeout.Blocker
+		r.holder = timeout.InTheWay()
 		r.advice = "Run the job again when that has ended"
 		if len(timeout.Survivors) > 0 {
 			r.text += ": a dead holder left running " + strings.Join(timeout.Survivors, ", ")

@@ -76,7 +76,7 @@ func advice(r lock.Reason) string {
 	case lock.CPUsChanged:
 		return "Keep the host's CPUs as they are, and run this again."
 	case lock.NoBound:
-		return "Give max-foreign-cores to have it judged."
+		return "In a workflow max-foreign-cores is an input of the action, in /etc/hostlock.conf a word of the job's line."
 	case lock.TooShort:
 		return "Measure longer."
 	case lock.Unmeasurable:
@@ -102,9 +102,9 @@ func advice(r lock.Reason) string {
 	return ""
 }
 
-// barWidth is in characters. With its name and number a line fits a telephone's
-// screen on its side.
-const barWidth = 40
+// barWidth is in characters. The names and numbers stand before the bars, where a
+// narrow page shows them.
+const barWidth = 30
 
 // picture shows where the time went and who used the cores, as text: that is the
 // same on every page that shows Markdown, in a light and in a dark theme. Nothing that
@@ -120,7 +120,7 @@ func picture(r *lock.Record, m lock.Measures) string {
 			name    string
 			seconds float64
 		}{{"waited", wait}, {"gate", settle}, {"measured", *m.WindowSeconds}} {
-			fmt.Fprintf(&b, "%-9s%s %s\n", row.name, bar(from, row.seconds, total, ' '), span(time.Duration(row.seconds*float64(time.Second))))
+			fmt.Fprintf(&b, "%-9s%11s  %s\n", row.name, span(time.Duration(row.seconds*float64(time.Second))), strings.TrimRight(bar(from, row.seconds, total, ' '), " "))
 			from += row.seconds
 		}
 	}
@@ -134,7 +134,7 @@ func picture(r *lock.Record, m lock.Measures) string {
 			cores *float64
 		}{{"own", m.OwnCores}, {"others", m.ForeignCores}, {"stolen", m.StealCores}, {"idle", m.IdleCores}} {
 			if row.cores != nil && (row.name != "stolen" || *row.cores > 0) {
-				fmt.Fprintf(&b, "%-9s%s %.2f of %d cores\n", row.name, bar(0, *row.cores, n, '·'), *row.cores, *m.OnlineCores)
+				fmt.Fprintf(&b, "%-9s%5.2f cores  %s\n", row.name, *row.cores, bar(0, *row.cores, n, '·'))
 			}
 		}
 	}
@@ -149,6 +149,9 @@ func bar(from, part, whole float64, rest rune) string {
 	if !(whole > 0) {
 		whole = 1
 	}
+	if !(part > 0) { // a peer may have written it
+		part = 0
+	}
 	cell := func(v float64) int { return int(math.Round(max(0, min(v/whole, 1)) * barWidth)) }
 	begin, end := cell(from), cell(from+part)
 	if part > 0 && begin == end {
@@ -158,7 +161,7 @@ func bar(from, part, whole float64, rest rune) string {
 			begin--
 		}
 	}
-	return strings.Repeat(string(rest), begin) + strings.Repeat("█", end-begin) + strings.Repeat(string(rest), barWidth-end)
+	return strings.Repeat(string(rest), begin) + strings.Repeat("▇", end-begin) + strings.Repeat(string(rest), barWidth-end)
 }
 
 // measured are the measures in rows of a table.

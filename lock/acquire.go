@@ -157,6 +157,10 @@ func (a *attempt) queue(ctx context.Context) (*Hold, error) {
 		}
 		vigil.close()
 		if err := a.over(ctx); err != nil {
+			// Whoever stands far back watches only who is next in front.
+			if late, ok := err.(*TimeoutError); ok {
+				late.Holder = a.d.holder()
+			}
 			a.abandon()
 			return nil, err
 		}

@@ -187,7 +187,9 @@ func renameNew(dirfd int, from, to string) error {
 var errNotRegular = errors.New("it is not a plain file of this directory")
 
 // openFile opens a file of the directory. A link, a FIFO, a device, and a file
-// that has another name somewhere are refused: a peer may have put them there.
+// that has another name somewhere are refused: a peer may have put them there. But
+// a .lock may be read by whatever names it has, for its holder's kernel lock is on it:
+// by a second name for it a peer could hide that somebody lives.
 func (d *Dir) openFile(name string, flags int) (int, unix.Stat_t, error) {
 	var st unix.Stat_t
 	fd, err := retry(func() (int, error) {
@@ -204,7 +206,8 @@ func (d *Dir) openFile(name string, flags int) (int, unix.Stat_t, error) {
 		return -1, st, err
 	}
 	// Nlink 0 is a file that was replaced or removed since it was opened.
-	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink > 1 {
+	onlyName := st.Nlink <= 1 || flags&unix.O_ACCMODE == unix.O_RDONLY && strings.HasSuffix(name, lockSuffix)
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || !onlyName {
 		unix.Close(fd)
 		return -1, st, errNotRegular
 	}

@@ -577,3 +577,22 @@ func TestAgeUnknown(t *testing.T) {
 		t.Error("its age is known")
 	}
 }
+
+// A peer who gives a .lock a second name hides nothing: the kernel lock on it
+// still says that somebody lives who cannot be seen from here.
+func TestHardLinkedLockIsStillHeard(t *testing.T) {
+	w := newWorld(t)
+	a := w.actor()
+	a.gets()
+	w.lives(a.pid, proc.Unknown)
+	if err := os.Link(w.file(a.hold.entry.name()+lockSuffix), w.file("another-name")); err != nil {
+		t.Fatal(err)
+	}
+	w.want(HeldNow)
+	w.actor().waits()
+	w.pass(2 * grace)
+	w.actor().waits()
+	w.want(HeldNow)
+	a.forget() // its kernel lock goes with it
+	w.want(Stale)
+}

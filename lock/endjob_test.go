@@ -57,8 +57,13 @@ func TestHoldOutlastsItsJob(t *testing.T) {
 	cmd := carrier(t, id, "sh", "-c", "sleep 0.3; setsid sleep 0.4 & sleep 0.1")
 	k := keeperAfter(t, id, 0)
 	began := time.Now()
-	go cmd.Wait()
+	waited := make(chan struct{})
+	go func() {
+		defer close(waited)
+		cmd.Wait()
+	}()
 	k.outlast()
+	<-waited // before the cleanup looks at cmd
 	if took := time.Since(began); took < 600*time.Millisecond || took > 10*time.Second {
 		t.Errorf("released after %s, while or long after processes of the job ran", took)
 	}

@@ -43,11 +43,20 @@ func (e *BusyError) Error() string {
 type TimeoutError struct {
 	Waited    time.Duration
 	Blocker   *Ticket  // who was in the way then
+	Holder    *Ticket  // who had the host then; nil if nobody
 	Survivors []string // what was left of a dead holder, when that was waited for
 }
 
 func (e *TimeoutError) Error() string {
 	return fmt.Sprintf("timed out after %s of waiting for the host", e.Waited.Round(time.Second))
+}
+
+// InTheWay is who to name for it: who had the host, else who was before us.
+func (e *TimeoutError) InTheWay() *Ticket {
+	if e.Holder != nil {
+		return e.Holder
+	}
+	return e.Blocker
 }
 
 // An InterruptedError is a wait that a signal, or the end of the process it

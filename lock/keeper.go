@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 	"unsafe"
@@ -152,6 +153,14 @@ func spawnKeeper(h *Hold, pipe int) (pid int, err error) {
 
 // closeOnExec is for kernels without CLOSE_RANGE_CLOEXEC (before 5.11).
 func closeOnExec() {
+	if names, err := os.ReadDir("/proc/self/fd"); err == nil {
+		for _, n := range names {
+			if fd, err := strconv.Atoi(n.Name()); err == nil && fd > 2 {
+				unix.CloseOnExec(fd)
+			}
+		}
+		return
+	}
 	var limit unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
 		return
@@ -207,6 +216,7 @@ type keeper struct {
 	anchor   proc.Identity
 	anchorFD int // its pidfd, or -1
 	taker    *bufio.Reader
+	again    bool // an event was seen and could not be looked into
 	vigil    vigil
 }
 
@@ -275,10 +285,17 @@ func (k *keeper) over() bool {
 	}
 	s, err := k.hold.d.enter()
 	if err != nil {
-		return false // whoever has the guard is stuck; that frees nothing
+		k.again = true // whoever has the guard is stuck; that frees nothing
+		return false
 	}
 	defer s.leave()
+	k.again = false
 	if k.hold.lost() == nil {
+		// We vouch for the hold: a note that nobody does is a peer's, made to
+		// spare it the grace when we die.
+		if n, _ := k.hold.own(); n.Unseen != nil {
+			_ = k.hold.d.writeNote(k.hold.entry, func(n *note) { n.Unseen = nil })
+		}
 		return false
 	}
 	if _, ok := k.hold.own(); ok {
@@ -288,7 +305,11 @@ func (k *keeper) over() bool {
 }
 
 func (k *keeper) sleep() {
-	poll(k.vigil.fds, k.vigil.limit)
+	limit := k.vigil.limit
+	if k.again {
+		limit = blindLook
+	}
+	poll(k.vigil.fds, limit)
 	// One event is enough to look once; what else is queued was seen by that.
 	var buf [4096]byte
 	for _, f := range k.vigil.fds {

@@ -186,7 +186,19 @@ func (d *Dir) WaitFree(ctx context.Context, c Caller, timeout time.Duration, not
 		}
 		v.close()
 		if err := a.over(ctx); err != nil {
+			if late, ok := err.(*TimeoutError); ok {
+				late.Holder = d.holder()
+			}
 			return err
 		}
 	}
+}
+
+// holder looks, without the guard, who has the host now; nil if nobody.
+func (d *Dir) holder() *Ticket {
+	entries, _, err := d.list()
+	if err != nil {
+		return nil
+	}
+	return holding(holders(entries, d.load))
 }

@@ -51,6 +51,7 @@ func (t *taking) acquireFor(ctx context.Context, c lock.Caller, anchor lock.Part
 		req.Join = lock.JoinHold
 	}
 	h, err := d.Acquire(ctx, req)
+	screen.clear()
 	if err != nil {
 		return err
 	}

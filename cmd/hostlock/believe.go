@@ -40,7 +40,7 @@ func (r *running) checkBounds() error {
 func tellVerdict(e *lock.Evidence) {
 	for _, f := range e.Reasons {
 		if e.Bounds.Given() || f.Reason.Verdict() == lock.Suspect {
-			say("%s: %s", e.Verdict, f.Text)
+			say("%s: %s", f.Reason.Verdict(), f.Text)
 		}
 	}
 }

@@ -53,7 +53,15 @@ func since(t *lock.Ticket) string {
 	if !ok {
 		return "since an unknown time"
 	}
-	return fmt.Sprintf("since %s (%s)", moment(t.Record.HeldAt.UTC), span(held))
+	return fmt.Sprintf("since %s (%s)", sinceMoment(t), span(held))
+}
+
+// sinceMoment is when a ticket got the host.
+func sinceMoment(t *lock.Ticket) string {
+	if _, ok := t.HeldFor(); !ok {
+		return "an unknown time"
+	}
+	return moment(t.Record.HeldAt.UTC)
 }
 
 // purpose is what a ticket is for, in its owner's words.

@@ -141,8 +141,8 @@ func message(err error) string {
 		return usage.text + " (see hostlock " + usage.command + " --help)"
 	case errors.As(err, &busy) && busy.Blocker != nil:
 		return "busy: " + inTheWay(busy.Blocker)
-	case errors.As(err, &timeout) && timeout.Blocker != nil:
-		return fmt.Sprintf("timed out after %s of waiting: %s", span(timeout.Waited), inTheWay(timeout.Blocker))
+	case errors.As(err, &timeout) && timeout.InTheWay() != nil:
+		return fmt.Sprintf("timed out after %s of waiting: %s", span(timeout.Waited), inTheWay(timeout.InTheWay()))
 	case errors.As(err, &refused):
 		return fmt.Sprintf("--strict-reap refuses the host: %s did not release it (%s)", who(refused.Ticket), refused.Kind)
 	case errors.As(err, &nested) && nested.Hold != nil:
@@ -187,7 +187,7 @@ func advice(err error) []string {
 		about(busy.Blocker)
 		lines = append(lines, "nothing was taken; --wait queues for it, hostlock status shows the queue")
 	case errors.As(err, &timeout):
-		about(timeout.Blocker)
+		about(timeout.InTheWay())
 		if len(timeout.Survivors) > 0 {
 			lines = append(lines, "left running by a dead holder: "+strings.Join(timeout.Survivors, ", "))
 		}

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -476,6 +478,13 @@ func TestHostileRecords(t *testing.T) {
 		}
 	}
 	states := map[string]int{}
+	if !isLong() {
+		for i, shape := range slices.Sorted(maps.Keys(shapes)) {
+			if i%2 == rand.IntN(2) {
+				delete(shapes, shape)
+			}
+		}
+	}
 	for shape, b := range shapes {
 		for _, locked := range either() {
 			write(name+".json", b)

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"testing"
 )
 
@@ -80,7 +81,7 @@ func TestHostileKill(t *testing.T) {
 		for _, whom := range []string{"all", "one"} {
 			t.Run(whom, func(t *testing.T) {
 				t.Parallel()
-				s.rehearse(t, program, append([]string{"-whom", whom}, pick([]string{"-changing", "-every", "4"}, nil)...)...)
+				s.rehearse(t, program, append([]string{"-whom", whom}, pick([]string{"-changing", "-every", "6"}, nil)...)...)
 			})
 		}
 	})
@@ -93,7 +94,7 @@ func TestHostileFault(t *testing.T) {
 		for _, part := range []string{"0", "1"} {
 			t.Run("part "+part, func(t *testing.T) {
 				t.Parallel()
-				s.rehearse(t, program, append([]string{"-part", part, "-parts", "2"}, pick([]string{"-few", "-every", "25"}, nil)...)...)
+				s.rehearse(t, program, append([]string{"-part", part, "-parts", "2"}, pick([]string{"-few", "-every", "40"}, nil)...)...)
 			})
 		}
 	})
@@ -101,5 +102,28 @@ func TestHostileFault(t *testing.T) {
 
 func TestHostileLoad(t *testing.T) {
 	s := newStage(t)
-	s.rehearse(t, s.build(t, "testdata/hostile/load"), pick(nil, []string{"-waiters", "1000", "-watch", "20s", "-handovers", "10000"})...)
+	s.rehearse(t, s.build(t, "testdata/hostile/load"), pick([]string{"-waiters", "100", "-handovers", "500"}, []string{"-waiters", "1000", "-watch", "20s", "-handovers", "10000"})...)
+}
+
+// Each fuzz target, for a while. Its seeds and its corpus are run by every
+// "go test".
+func TestHostileFuzz(t *testing.T) {
+	if !isLong() {
+		t.Skip("in the long form only")
+	}
+	target := regexp.MustCompile(`(?m)^Fuzz\w+$`)
+	for _, pkg := range []string{"lock", "proc", "hook"} {
+		list, err := exec.Command("go", "test", "-list", "^Fuzz", module+"/"+pkg).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range target.FindAllString(string(list), -1) {
+			t.Run(name, func(t *testing.T) {
+				out, err := exec.Command("go", "test", "-run", "^$", "-fuzz", "^"+name+"$", "-fuzztime", "20s", module+"/"+pkg).CombinedOutput()
+				if err != nil {
+					t.Errorf("%v: %s", err, out)
+				}
+			})
+		}
+	}
 }

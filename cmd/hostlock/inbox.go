@@ -3,11 +3,14 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
+	"math/bits"
 	"os"
 	"os/signal"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -114,6 +117,13 @@ const marker = unix.SIGIO
 // settle waits until the signals that the kernel has for us are in the inbox;
 // they travel by way of a thread and two goroutines, which a busy machine delays.
 func (in *inbox) settle() {
+	in.mark() // what was pending is with a thread now
+	awaitHandlers(time.Second)
+	in.mark()
+}
+
+// mark waits for a marker to come through.
+func (in *inbox) mark() {
 	self, err := unix.PidfdOpen(os.Getpid(), 0)
 	if err != nil {
 		return
@@ -126,6 +136,53 @@ func (in *inbox) settle() {
 	case <-in.marked:
 	case <-time.After(time.Second): // blocked by whoever started us
 	}
+}
+
+// awaitHandlers waits until no thread of ours is in the runtime's signal
+// handler. The limit is for a caller that started us with signals blocked.
+func awaitHandlers(limit time.Duration) {
+	for end := time.Now().Add(limit); handling() && time.Now().Before(end); {
+		_ = unix.Nanosleep(&unix.Timespec{Nsec: 50_000}, nil)
+	}
+}
+
+// handling looks at the signals that our threads have blocked (field 32 of
+// proc_pid_stat(5)): one in the handler has all (sa_mask in setsig,
+// runtime/os_linux.go) but the one that it is about to die of (dieFromSignal), and so
+// has, for a moment, one that starts or is being started.
+func handling() bool {
+	dir, err := unix.Open("/proc/self/task", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(dir)
+	var all uint64
+	for _, s := range passedOn {
+		all |= 1 << (s - 1)
+	}
+	buf := make([]byte, 4096)
+	n, err := unix.Getdents(dir, buf)
+	if err != nil {
+		return false
+	}
+	_, _, threads := unix.ParseDirent(buf[:n], -1, nil) // more than a hundred of them
+	for _, t := range threads {
+		fd, err := unix.Openat(dir, t+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			continue // it has ended
+		}
+		n, _ := unix.Read(fd, buf)
+		unix.Close(fd)
+		text := buf[:max(n, 0)]
+		fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:]) // from field 3 on
+		if len(fields) < 30 {
+			continue
+		}
+		if blocked, err := strconv.ParseUint(string(fields[29]), 10, 64); err == nil && bits.OnesCount64(blocked&all) >= len(passedOn)-1 {
+			return true
+		}
+	}
+	return false
 }
 
 // take empties the inbox.

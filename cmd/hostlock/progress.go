@@ -4,14 +4,17 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"time"
 
+	"github.com/org/hostlock-action/hook"
 	"github.com/org/hostlock-action/lock"
 )
 
 // newProgress returns what tells somebody who waits, on stderr, what for: at
 // once, and again when that changes. A look that finds nothing new prints
-// nothing, so there is no timer in it.
+// nothing, so there is no timer in it. At a terminal it is one line, updated in
+// place: it gives times of day, which stay true while nothing is redrawn.
 func newProgress() func(lock.Event) {
 	p := new(progress)
 	return p.tell
@@ -46,6 +49,7 @@ func (p *progress) waiting(e lock.Event) {
 	switch {
 	case p.told && p.front == front && p.state == holder.Standing && p.place == e.Place:
 		return
+	case screen.draw(waitingLine(holder, e)):
 	case p.told && p.front[0] == holder.Seq && p.state == holder.Standing:
 		say("still waiting for %s; now %s", who(holder), place(e))
 	default:
@@ -57,9 +61,33 @@ func (p *progress) waiting(e lock.Event) {
 		}
 		if !e.Deadline.IsZero() {
 			say("  the limit is %s (in %s): then exit 3, and nothing is held", moment(e.Deadline), span(time.Until(e.Deadline)))
+			if _, ok := hook.CurrentJob(os.Getenv); ok {
+				say("  the wait counts toward the job's timeout-minutes")
+			}
 		}
 	}
 	p.told, p.front, p.state, p.place = true, front, holder.Standing, e.Place
+}
+
+// waitingLine is the wait on one line, what matters most first: a narrow
+// terminal cuts it off.
+func waitingLine(holder *lock.Ticket, e lock.Event) string {
+	s := "waiting"
+	if p := place(e); p != "" {
+		s += ", " + p
+	}
+	if !e.Deadline.IsZero() {
+		s += ", until " + moment(e.Deadline)
+	}
+	if holder.Standing == lock.Waits {
+		s += fmt.Sprintf(": %s waits as well, for: %s", who(holder), purpose(holder))
+	} else {
+		s += fmt.Sprintf(": %s %s %s since %s, for: %s", who(holder), verb(holder), machine(), sinceMoment(holder), purpose(holder))
+	}
+	if url := link(holder); url != "" {
+		s += ", " + url
+	}
+	return s
 }
 
 // waitingFor says who is in the way, what for, and until when.

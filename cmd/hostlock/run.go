@@ -124,6 +124,14 @@ func (r *running) execute() int {
 		return reportOutcome(err)
 	}
 	in := got.in
+	terminal := len(c.Forebears) > 0 && c.Forebears[0].TTYNR != 0
+	if terminal {
+		// A ^C from before the handlers may still be about to kill us, in a thread
+		// that waits for a CPU: then let it, before we hold the host and start a
+		// command. Elsewhere a signal that early is not worth the wait, which on a
+		// busy machine is several milliseconds: threads that start look the same.
+		awaitHandlers(100 * time.Millisecond)
+	}
 	req := r.request(c, r.argv)
 	if r.title != "" {
 		req.Cmd = r.title
@@ -132,6 +140,7 @@ func (r *running) execute() int {
 	stop := job.during(in)
 	h, err := d.Acquire(in.ctx, req)
 	stop()
+	screen.clear()
 	if err == nil && in.ctx.Err() != nil {
 		err = errors.Join(&lock.InterruptedError{Cause: context.Cause(in.ctx)}, h.Release())
 	}
@@ -143,7 +152,7 @@ func (r *running) execute() int {
 	if r.watch.held != nil {
 		r.watch.held(d, h)
 	}
-	return r.hold(d, h, in, job, len(c.Forebears) > 0 && c.Forebears[0].TTYNR != 0)
+	return r.hold(d, h, in, job, terminal)
 }
 
 // hold runs the command while the host is held.

@@ -282,6 +282,11 @@ func TestRunAtATerminal(t *testing.T) {
 	slave.Close()
 	l.out = bufio.NewReader(master)
 	id := l.process("ready")
+	// Once the loop has passed something on it is past the command's beginning,
+	// when it would rather tell of a ^C twice than never.
+	l.signal(unix.SIGUSR2)
+	for l.line() != "got SIGUSR2" {
+	}
 	for key, name := range map[string]string{"\x03": "SIGINT", "\x1c": "SIGQUIT"} {
 		if _, err := master.WriteString(key); err != nil {
 			t.Fatal(err)
@@ -329,7 +334,9 @@ func TestRunInterruptedAtATerminal(t *testing.T) {
 			t.Fatalf("round %d: status %d; stderr:\n%s", i, status, l.err)
 		}
 		master.Close()
-		s.free()
+		if names := s.tickets(); len(names) > 0 {
+			t.Fatalf("round %d: status %d, and left in the lock directory: %s; stderr:\n%s", i, status, names, l.err)
+		}
 	}
 	t.Log(outcomes)
 }

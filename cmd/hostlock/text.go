@@ -33,6 +33,7 @@ func plain(text string) string { return defuse(lock.Flatten(text, maxLine)) }
 
 // say tells whoever runs us one line, on stderr.
 func say(format string, args ...any) {
+	screen.clear()
 	fmt.Fprintln(os.Stderr, plain("hostlock: "+fmt.Sprintf(format, args...)))
 }
 

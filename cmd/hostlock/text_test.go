@@ -4,22 +4,42 @@ package main
 
 import (
 	"encoding/json"
+	"os"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/org/hostlock-action/lock"
 )
 
-var payloads = []string{
-	"::error::x", " ::error::x", "\t::add-mask::x", "a\n::error::x", "a\r::error::x", "a\u2028::error::x", ":::error:::x", "::::", ":\x00:error:\x00:x",
-	"##[error]x", "a ##[group]x", "###[error]", "#\x00#[error]", "##\u200b[x]", "::\u200b:", "\x1b]0;x\a", "\x1b[2J", ":\u200d:error::", "\xff::x", "## [x]##[x]",
-	"::stop-commands::t\n::t::",
+// payloads are what a peer may type as a reason, a command, or write into a
+// record by hand. Read when asked for: this binary is also hostlock itself, and
+// every command that the tests run, from other directories.
+var payloads = sync.OnceValue(func() []string { return readPayloads("../../testdata/payloads.txt") })
+
+func readPayloads(path string) (all []string) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		panic(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if line[0] == '#' {
+			continue
+		}
+		p, err := strconv.Unquote(strings.TrimSpace(line))
+		if err != nil {
+			panic(line)
+		}
+		all = append(all, p)
+	}
+	return all
 }
 
 // No text makes a line that begins or contains a runner's command.
 func TestPlain(t *testing.T) {
-	for _, p := range payloads {
+	for _, p := range payloads() {
 		for _, text := range []string{plain(p), plain("hostlock: " + p), plain(p + p)} {
 			if strings.Contains(text, "::") || strings.Contains(text, "##[") {
 				t.Errorf("%q became %q", p, text)
@@ -36,7 +56,7 @@ func TestPlain(t *testing.T) {
 
 // JSON says what it said, without a runner's command in it.
 func TestDefuseJSON(t *testing.T) {
-	for _, p := range payloads {
+	for _, p := range payloads() {
 		p = strings.ToValidUTF8(p, "\ufffd")
 		text, err := object([]lock.Field{{Key: "a", Value: p}, {Key: "b", Value: `\` + p + `\`}})
 		if err != nil {
@@ -55,7 +75,7 @@ func TestDefuseJSON(t *testing.T) {
 // A peer's text never reaches the one-line form, and no value there can end
 // its word or begin another.
 func TestOneLine(t *testing.T) {
-	for _, p := range payloads {
+	for _, p := range payloads() {
 		for _, key := range []string{"lock_dir", "gate", "held_by"} {
 			got := line([]lock.Field{{Key: key, Value: "/a b=c/" + p}, {Key: "reason", Value: p, Text: true}, {Key: "end", Value: "x"}})
 			fields := strings.Split(got, " ")

@@ -288,7 +288,8 @@ func judgeBounds(m Measures, b Bounds, f Facts, find func(Reason, ...string)) {
 	case *m.ForeignCores+*m.ResolutionCores > b.MaxForeignCores:
 		find(TooClose, "Others used ", digits(*m.ForeignCores), " ± ", digits(*m.ResolutionCores), " cores: in a window this short that cannot be told from the bound of ", digits(b.MaxForeignCores), ".")
 	}
-	if m.StealCores != nil && *m.StealCores > b.MaxForeignCores {
+	// Of it the kernel keeps an exact sum, which is cut to a tick at both ends.
+	if m.StealCores != nil && *m.StealCores-2/(proc.TicksPerSecond**m.WindowSeconds) > b.MaxForeignCores {
 		find(StolenCores, "The hypervisor gave ", digits(*m.StealCores), " cores' time to other machines, above the bound of ", digits(b.MaxForeignCores), ".")
 	}
 }

@@ -182,6 +182,8 @@ func TestJudge(t *testing.T) {
 		{"below the bound, within the resolution", func(m *Measures, _ *Bounds, _ *Facts) { *m.ForeignCores = 0.59 }, VerdictUnknown, "too_close", ""},
 		{"as near as can be told", func(m *Measures, _ *Bounds, _ *Facts) { *m.ForeignCores = 0.573 }, Clean, "", ""},
 		{"steal", func(m *Measures, _ *Bounds, _ *Facts) { *m.StealCores = 0.61 }, Suspect, "steal", "0.61"},
+		{"steal, as near as ticks can tell", func(m *Measures, _ *Bounds, _ *Facts) { *m.StealCores = 0.6019 }, Clean, "", ""},
+		{"steal, a little nearer", func(m *Measures, _ *Bounds, _ *Facts) { *m.StealCores = 0.6021 }, Suspect, "steal", ""},
 		{"steal without a bound on cores", func(m *Measures, b *Bounds, _ *Facts) { *m.StealCores, b.MaxForeignCores = 3, 0 }, Clean, "", ""},
 		{"efficiency", func(m *Measures, _ *Bounds, _ *Facts) { *m.Efficiency = 0.69 }, Suspect, "efficiency", "Only 0.69 of the CPU time of 2 cores was used, below the bound of 0.7"},
 		{"efficiency at its bound", func(m *Measures, _ *Bounds, _ *Facts) { *m.Efficiency = 0.7 }, Clean, "", ""},

@@ -27,6 +27,9 @@ const (
 // past is a hold that ends now.
 func (d *Dir) past(r *Record, uid int, end string) Past {
 	p := Past{Record: *r, UID: uid, End: end, EndedAt: d.host.now().UTC, EndedBy: d.uid}
+	if r.Window != nil { // what was counted is of use only until the other end is there
+		p.Window = &Window{At: r.Window.At}
+	}
 	if r.HeldAt != nil {
 		p.WaitSecs, p.HeldSecs = max(0, r.HeldAt.Boot-r.RequestedAt.Boot).Seconds(), d.age(r, *r.HeldAt).Seconds()
 	}

@@ -273,7 +273,8 @@ func TestRunQuietIsClean(t *testing.T) {
 	bound := 0.2
 	for range 12 {
 		o := s.observe([]string{"--max-foreign-cores", cores(bound)}, []string{"child", "burn", "400"}, nil)
-		seen := o.outer / *o.Measures.WindowSeconds // a little more than in the run's own window
+		// A little more than in the run's own window.
+		seen := max(o.outer / *o.Measures.WindowSeconds, *o.Measures.StealCores)
 		t.Logf("bound %.3f, others used %.3f cores, measured %v, verdict %v (%s)", bound, seen, *o.Measures.ForeignCores, o.Verdict, o.reasons())
 		if seen+*o.Measures.ResolutionCores <= bound {
 			if o.verdict() != lock.Clean || o.status != 0 {
@@ -398,7 +399,9 @@ func TestRunAccountsForItself(t *testing.T) {
 func TestRunChildrenLost(t *testing.T) {
 	s := newSite(t)
 	o := s.observe([]string{"--max-foreign-cores", "0.001", "--expect-cores", "1", "--min-efficiency", "1"}, []string{"child", "losing", "3", "100"}, nil)
-	if o.used < 0.25 || o.verdict() != lock.VerdictUnknown || !strings.Contains(o.reasons(), "children_lost") || o.status != 0 {
+	// Steal is measured all the same, and a virtual machine may have some.
+	reasons := strings.TrimPrefix(o.reasons(), "steal ")
+	if o.used < 0.25 || reasons != "children_lost" || reasons == o.reasons() && (o.Verdict != lock.VerdictUnknown || o.status != 0) {
 		t.Errorf("used %.3f s, verdict %v (%s), exit %d; stderr:\n%s", o.used, o.Verdict, o.reasons(), o.status, o.stderr)
 	}
 	if m := o.Measures; m.OwnCPUSeconds != nil || m.ForeignCores != nil || m.Efficiency != nil {

@@ -106,6 +106,36 @@ func TestJobTradesItsShareForTheHost(t *testing.T) {
 	h.await("state", "FREE")
 }
 
+// A trade that a step left in the background ends after the job's last hook: the
+// job's share must not come back, for nobody would give it back.
+func TestTradeThatOutlivesItsJobGivesNothingBack(t *testing.T) {
+	h := newHost(t)
+	h.policy("default mode=shared wait=30")
+	dir := t.TempDir()
+	until := func(file string) string {
+		return "until [ -e '" + dir + "/" + file + "' ] || [ $((n += 1)) -gt 600 ]; do sleep 0.05; done; "
+	}
+	env := h.hooked()
+	for name, value := range hooks(t, "exec hostlock hook job-started",
+		until("began")+"hostlock hook job-completed; touch '"+dir+"/over'; n=0; "+until("ended")) {
+		env[name] = value
+	}
+	// In a session of its own it does not end with the step's shell.
+	writeFile(t, filepath.Join(dir, "trade.sh"), "until [ $(ps -o ppid= $$) != $1 ]; do sleep 0.05; done\n"+
+		"hostlock run --reason bench -- sh -c \"touch '"+dir+"/began'; "+strings.ReplaceAll(until("over"), "$", "\\$")+"\"\ntouch '"+dir+"/ended'\n", 0o755)
+	r := runJob(t, h.bin, job{RunnerEnv: env, Steps: []step{{Name: "s", Run: "setsid -f bash '" + dir + "/trade.sh' $$ >'" + dir + "/log' 2>&1"}}})
+	if t.Failed() {
+		log, _ := os.ReadFile(filepath.Join(dir, "log"))
+		t.Logf("trade: %s", log)
+	}
+	if r.Conclusion != "success" {
+		t.Errorf("conclusion %s", r.Conclusion)
+	}
+	if got := h.status()["state"]; got != "FREE" {
+		t.Errorf("state %s after the job", got)
+	}
+}
+
 // Whoever takes the host from a job that has it makes that job's numbers
 // suspect, and the job's last hook is where it is told.
 func TestJobIsToldThatItLostTheHost(t *testing.T) {

@@ -20,7 +20,8 @@ const jobEndPatience = time.Minute
 // who lets go once no process of the job is left, a minute later at the latest.
 // closing completes each record; it is called under the guard and must only
 // reckon. It returns these holds. One whose keeper is gone keeps its anchor and
-// ends with that (its Record.JobEndedAt is nil).
+// ends with that (its Record.JobEndedAt is nil). A trade of the job is told, so
+// that the shared hold for which it stands does not come back.
 func (d *Dir) EndJob(job proc.Identity, closing func(*Record)) ([]*Ticket, error) {
 	if d.fd < 0 {
 		return nil, nil
@@ -37,8 +38,20 @@ func (d *Dir) EndJob(job proc.Identity, closing func(*Record)) ([]*Ticket, error
 	var ended []*Ticket
 	for _, t := range holders(entries, d.load) {
 		r := t.Record
-		if r == nil || r.Phase != Held || r.Embodied() || t.Standing == Over || t.UID != d.uid && d.uid != 0 ||
-			!r.Anchor.Same(Party{Identity: job}) {
+		if r == nil || r.Phase != Held || t.Standing == Over || t.UID != d.uid && d.uid != 0 {
+			continue
+		}
+		if r.ResumesAnchor != nil && r.ResumesAnchor.Same(Party{Identity: job}) {
+			h := &Hold{Record: *r, d: d, entry: t.entry, lockFD: -1, raw: t.raw}
+			if err := h.update(func(r *Record) {
+				now := d.host.now()
+				r.JobEndedAt = &now
+			}); err != nil {
+				return ended, d.cannot("tell the job's trade", err)
+			}
+			continue
+		}
+		if r.Embodied() || !r.Anchor.Same(Party{Identity: job}) {
 			continue
 		}
 		ended = append(ended, t)

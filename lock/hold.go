@@ -45,6 +45,9 @@ func (h *Hold) write(base []byte) error {
 // caller holds the guard.
 func (h *Hold) update(change func(*Record)) error {
 	old := h.Record
+	if h.job != nil {
+		h.hearOfJobEnd()
+	}
 	change(&h.Record)
 	if err := h.write(h.raw); err != nil {
 		h.Record = old

@@ -122,6 +122,9 @@ func (h *Hold) become(told Record, in func()) error {
 	if err := h.lost(); err != nil {
 		return err
 	}
+	if h.job != nil && h.jobOver(told.Anchor) {
+		return errJobOver
+	}
 	if err := h.update(func(r *Record) { *r = told }); err != nil {
 		return h.d.cannot("record the hold", err)
 	}

@@ -2,7 +2,13 @@
 
 package lock
 
-import "golang.org/x/sys/unix"
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/org/hostlock-action/proc"
+)
 
 // A trade is exclusive inside one's own shared job hold. It is never a join:
 // beside a shared hold the other builds run on. In one session the job's shared
@@ -63,11 +69,47 @@ func inTrade(c Caller, held []*Ticket) *Ticket {
 	return nil
 }
 
+// errJobOver keeps a trade from becoming the shared hold of a job that has ended.
+var errJobOver = errors.New("the job has ended")
+
+// jobOver reports whether the job that a trade stands for has ended: a hold
+// that came back then would have nobody left to give it back, and read STALE. The
+// caller holds the guard.
+func (h *Hold) jobOver(anchor Party) bool {
+	h.hearOfJobEnd()
+	return h.Record.JobEndedAt != nil || h.d.host.look(anchor.Identity) == proc.Gone
+}
+
+// jobHasEnded is jobOver in a session of its own.
+func (h *Hold) jobHasEnded() (bool, error) {
+	s, err := h.d.enter()
+	if err != nil {
+		return false, err
+	}
+	defer s.leave()
+	return h.jobOver(h.job.Anchor), nil
+}
+
+// hearOfJobEnd takes over what EndJob wrote into the record of a trade, the only
+// thing there that is not written by the process of the hold itself.
+func (h *Hold) hearOfJobEnd() {
+	b, st, err := h.d.readFile(h.entry.name()+recordSuffix, maxRecord)
+	if err != nil || int(st.Uid) != h.d.uid && st.Uid != 0 {
+		return
+	}
+	if r, err := decodeRecord(b, h.entry.seq); err == nil && r.ID == h.Record.ID && r.JobEndedAt != nil {
+		h.Record.JobEndedAt = r.JobEndedAt
+	}
+}
+
 // turnBack makes the exclusive hold of a trade the job's shared hold again. If
 // it cannot, the host is simply released: the job's later steps queue as strangers.
 func (h *Hold) turnBack() error {
 	job := *h.job
-	h.job = nil
+	if over, err := h.jobHasEnded(); err != nil || over {
+		h.job = nil
+		return h.Release()
+	}
 	ended := h.Record
 	job.Seq = h.entry.seq
 	err := h.entrust(job, func() {
@@ -76,8 +118,12 @@ func (h *Hold) turnBack() error {
 		// Wakes those of the job who wait: they are inside again.
 		_ = h.d.writeNote(h.entry, func(*note) {})
 	})
-	if err == nil {
+	h.job = nil
+	switch {
+	case err == nil:
 		return nil
+	case errors.Is(err, errJobOver): // meanwhile
+		return h.Release()
 	}
 	h.Record = ended
 	h.d.Warnings = append(h.d.Warnings, "the job's shared hold could not be restored, its later steps are strangers to the queue: "+err.Error())

@@ -1,0 +1,38 @@
+//go:build linux
+
+package lock
+
+import "testing"
+
+// A trade that ends after its job gives nothing back: the shared hold would
+// have nobody left who releases it, and read STALE.
+func TestTradeOfAnEndedJobIsReleased(t *testing.T) {
+	for name, end := range map[string]func(*testing.T, *world, Party){
+		"its process is gone": func(_ *testing.T, w *world, job Party) { delete(w.life, job.PID) },
+		"its last hook has run": func(t *testing.T, w *world, job Party) {
+			d, _ := w.process()
+			ended, err := d.EndJob(job.Identity, func(*Record) { t.Error("the trade is no hold of the job's") })
+			if err != nil || len(ended) > 0 {
+				t.Errorf("ended %v, %v", ended, err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			job := w.job()
+			h := w.actor(within(job.id)).gets()
+			end(t, w, *h.Record.ResumesAnchor)
+			// What the trade itself writes does not undo it.
+			if err := h.amend(func(r *Record) { r.Gate = "satisfied" }); err != nil {
+				t.Fatal(err)
+			}
+			if err := h.Release(); err != nil || len(h.d.Warnings) > 0 {
+				t.Errorf("%v, %q", err, h.d.Warnings)
+			}
+			w.want(Free)
+			if n := w.pasts(); n[endReleased] != 1 || len(n) != 1 {
+				t.Errorf("history %v", n)
+			}
+		})
+	}
+}

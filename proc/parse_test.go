@@ -180,3 +180,20 @@ func TestHalfACPUModel(t *testing.T) {
 		}
 	}
 }
+
+func TestStatusIgnoresRealSignals(t *testing.T) {
+	b := []byte("Name:\tx\nSigIgn:\tffffffffffffffff\n")
+	for signal, ok := range map[int]bool{-1: false, 0: false, 1: true, 64: true, 65: false} {
+		if got, err := parseStatusIgnores(b, signal); got != ok || (err == nil) != ok {
+			t.Errorf("signal %d: %v, %v", signal, got, err)
+		}
+	}
+	if got, err := parseStatusIgnores([]byte("SigIgn:\tx\n"), 1); got || err == nil {
+		t.Errorf("no mask: %v, %v", got, err)
+	}
+	for uid, ok := range map[string]bool{"4294967295": true, "4294967296": false, "-1": false} {
+		if got, err := parseStatusUID([]byte("Uid:\t" + uid + "\t0\t0\t0\n")); (err == nil) != ok {
+			t.Errorf("uid %s: %d, %v", uid, got, err)
+		}
+	}
+}

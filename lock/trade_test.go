@@ -6,170 +6,142 @@ import (
 	"errors"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/org/hostlock-action/proc"
 )
 
-// job takes a shared hold as a job hook does: anchored to the job's process, in
-// the hands of a keeper.
-func (w *world) job() *actor {
+// sharingJob makes a shared hold that another process anchors, as a job hook leaves
+// one: the hold of an actor whose record names pid.
+func (w *world) sharingJob(pid int) *actor {
 	w.t.Helper()
 	a := w.actor(shared)
-	w.entrust(a.gets(), nil)
+	h := a.gets()
+	w.lives(pid, proc.Alive)
+	if err := h.amend(func(r *Record) { r.Anchor = Party{Identity: w.identity(pid), Comm: "Runner.Worker"} }); err != nil {
+		w.t.Fatal(err)
+	}
 	return a
 }
 
-// entrust leaves a hold to a keeper of this world, as the record told, or as it
-// is with an anchor of its own.
-func (w *world) entrust(h *Hold, told *Record) {
-	w.t.Helper()
-	if told == nil {
-		r := h.Record
-		w.next++
-		r.Anchor = Party{Identity: w.identity(w.next), Comm: "Runner.Worker"}
-		w.lives(w.next, proc.Alive)
-		told = &r
-	}
-	w.next++
-	told.Body = Party{Identity: w.identity(w.next), Comm: "hostlock"}
-	w.lives(w.next, proc.Alive)
-	if err := h.become(*told, nil); err != nil {
-		w.t.Fatal(err)
-	}
-}
-
-// back ends a trade in this world, where no real keeper can see the anchor.
-func (w *world) back(h *Hold) {
-	w.t.Helper()
-	job := *h.job
-	job.Seq = h.entry.seq
-	w.entrust(h, &job)
-}
-
-// Defect 44. An exclusive run inside the job's shared hold measures alone: it
-// neither joins nor passes a stranger who came before, and the stranger does not
-// wait for the job.
-func TestTradeStandsInLine(t *testing.T) {
+// A build that shares the host and measures in a step must not measure beside the
+// other builds, and not have its share while it waits either: an exclusive stranger
+// before it would wait for that. (Defect 44.)
+func TestTradeWaitsWithoutItsShare(t *testing.T) {
 	w := newWorld(t)
-	job := w.job()
-	beside := w.actor(shared)
-	beside.gets()
-	stranger := w.actor().waits()
-	trader := w.actor(within(job.id)).waits()
-	if v := w.view(); len(v.Holders) != 1 || v.Holders[0].ID() != beside.id {
-		t.Fatalf("held by %v, want the other build alone: the job's hold has ended", v.Holders)
-	}
-	if err := beside.hold.Release(); err != nil {
-		t.Fatal(err)
-	}
-	trader.waits() // the stranger is first
-	h := stranger.gets()
-	trader.waits()
-	if err := h.Release(); err != nil {
-		t.Fatal(err)
-	}
-	h = trader.gets()
-	if r := h.Record; r.Resumes != job.id || r.Joins != "" || r.Outcome != "acquired" || r.Mode != Exclusive {
-		t.Errorf("resumes %s, joins %q, %s, %s", r.Resumes, r.Joins, r.Outcome, r.Mode)
-	}
-	other := w.actor(shared).waits()
-	w.back(h)
-	if v := w.want(HeldNow); len(v.Holders) != 1 || v.Holders[0].ID() != job.id || v.Holders[0].Mode() != Shared {
-		t.Errorf("held by %v, want the job's shared hold again", v.Holders)
-	}
-	other.gets() // beside it
-}
-
-// While a job measures, a step of the same job asks for the host behind a
-// stranger. When the job holds again, the stranger waits for the job and the job for
-// its step: the step is inside, and must not wait for the stranger.
-func TestTradeEndsInNoCircle(t *testing.T) {
-	for name, ask := range map[string]func(*Request){"shared": shared, "exclusive": func(*Request) {}} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			job := w.job()
-			trader := w.actor(within(job.id))
-			h := trader.gets()
-			stranger := w.actor().waits()
-			step := w.actor(within(job.id), ask).waits()
-			if got := inTrade(step.req.Caller, w.view().Holders); got == nil || got.ID() != trader.id {
-				t.Fatalf("the step watches %v, want the trade that it is part of", got)
-			}
-			w.back(h)
-			stranger.waits()
-			if name == "shared" {
-				if got := step.gets(); got.Record.Joins != "" && got.Record.Joins != job.id || got.Record.Mode != Shared {
-					t.Errorf("joins %q, %s", got.Record.Joins, got.Record.Mode)
-				}
-				stranger.waits()
-				return
-			}
-			// A second trade: it gives up the job's hold once more, and stands
-			// behind the stranger.
-			step.waits()
-			stranger.gets()
-			step.waits()
-			if err := stranger.hold.Release(); err != nil {
-				t.Fatal(err)
-			}
-			if h := step.gets(); h.Record.Resumes != job.id {
-				t.Errorf("resumes %q", h.Record.Resumes)
-			}
-		})
-	}
-}
-
-// Killed while it measures, a trade leaves the job nothing: no second holder,
-// and the next in line takes over from the dead.
-func TestTradeKilled(t *testing.T) {
-	w := newWorld(t)
-	job := w.job()
-	trader := w.actor(within(job.id))
-	trader.gets()
-	trader.dies()
-	w.want(Stale)
-	h := w.actor(letBe).gets()
-	if h.Record.Outcome != "acquired_after_reap (stale_pid)" || h.Record.Previous.ID != trader.id {
-		t.Errorf("%s after %+v", h.Record.Outcome, h.Record.Previous)
-	}
-	if v := w.want(HeldNow); len(v.Holders) != 1 {
-		t.Errorf("%d holders", len(v.Holders))
-	}
-}
-
-// A trade whose gate is not met gives the job its shared hold back, and a crash
-// between our ticket and the end of the job's leaves the job's.
-func TestTradeNotBegun(t *testing.T) {
-	w := newWorld(t)
-	job := w.job()
-	trader := w.actor(within(job.id), noWait)
+	job := w.sharingJob(7)
 	other := w.actor(shared)
-	other.gets()
-	if ok, err := trader.step(); ok || !errors.As(err, new(*BusyError)) {
-		t.Fatalf("admitted %v, %v", ok, err)
+	oh := other.gets() // the control: shared beside shared
+	if v := w.want(HeldNow); len(v.Holders) != 2 {
+		t.Fatalf("%d hold", len(v.Holders))
 	}
+	stranger := w.actor().waits()
+	bench := w.actor(within(job.id)).waits()
 	v := w.want(HeldNow)
-	if len(v.Holders) != 2 || v.Holders[0].ID() != job.id {
-		t.Errorf("held by %v, want the job's hold still", v.Holders)
+	if len(v.Holders) != 1 || v.Holders[0].ID() != other.id {
+		t.Errorf("while the trade waits %d hold: %+v", len(v.Holders), v.Holders)
+	}
+	if r := bench.hold.Record; r.Resumes != job.id || r.ResumesAnchor == nil || r.ResumesAnchor.PID != 7 || r.Joins != "" || r.Mode != Exclusive {
+		t.Errorf("the trade's record: %+v", r)
+	}
+	if err := oh.Release(); err != nil {
+		t.Fatal(err)
+	}
+	bench.waits() // first come, first served
+	sh := stranger.gets()
+	late := w.actor(shared).waits()
+	if err := sh.Release(); err != nil {
+		t.Fatal(err)
+	}
+	late.waits()
+	bench.gets()
+	if v := w.want(HeldNow); len(v.Holders) != 1 || v.Holders[0].Mode() != Exclusive || v.Holders[0].ID() == job.id {
+		t.Errorf("%+v", v.Holders)
+	}
+	late.waits()
+	// Killed, it leaves the job with nothing, and the next is told of one dead holder.
+	bench.dies()
+	w.want(Stale)
+	late.req.IgnoreSurvivors = true
+	if h := late.gets(); h.Record.Outcome != "acquired_after_reap (stale_pid)" {
+		t.Error(h.Record.Outcome)
 	}
 }
 
-// What cannot be traded is refused: a shared run embodies its ticket, and an
-// acquire could only wait for itself.
-func TestNotTradable(t *testing.T) {
-	w := newWorld(t)
-	run := w.actor(shared)
-	run.gets()
-	job := w.job()
-	for name, a := range map[string]*actor{
-		"inside a shared run": w.actor(within(run.id)),
-		"by acquire":          w.actor(within(job.id), func(r *Request) { r.Join = RefuseNested }),
-		"by acquire, joining": w.actor(within(job.id), func(r *Request) { r.Join = JoinHold }),
+// In a shared run, which embodies its ticket, and for another mode or way of nesting
+// there is nothing to trade.
+func TestTradable(t *testing.T) {
+	uid := unix.Geteuid()
+	kept := func(mode string, s Standing) *Ticket {
+		k := tk(1, mode, s)
+		k.Record.Anchor, k.Record.Body, k.UID = anchorParty, keeperParty, uid
+		return k
+	}
+	run := tk(1, "s", Holds)
+	run.UID = uid
+	foreign := kept("s", Holds)
+	foreign.UID++
+	for name, tt := range map[string]struct {
+		req   Request
+		outer *Ticket
+		want  bool
+	}{
+		"exclusive in a job's shared hold": {Request{Mode: Exclusive, Join: JoinTicket}, kept("s", Holds), true},
+		"not inside":                       {Request{Mode: Exclusive, Join: JoinTicket}, nil, false},
+		"shared":                           {Request{Mode: Shared, Join: JoinTicket}, kept("s", Holds), false},
+		"acquire":                          {Request{Mode: Exclusive, Join: RefuseNested}, kept("s", Holds), false},
+		"acquire that joins":               {Request{Mode: Exclusive, Join: JoinHold}, kept("s", Holds), false},
+		"in an exclusive hold":             {Request{Mode: Exclusive, Join: JoinTicket}, kept("x", Holds), false},
+		"in a shared run":                  {Request{Mode: Exclusive, Join: JoinTicket}, run, false},
+		"in one that has lapsed":           {Request{Mode: Exclusive, Join: JoinTicket}, kept("s", Lapsed), false},
+		"in another user's":                {Request{Mode: Exclusive, Join: JoinTicket}, foreign, false},
 	} {
-		if ok, err := a.step(); ok || !errors.As(err, new(*NestedError)) {
-			t.Errorf("%s: admitted %v, %v", name, ok, err)
+		if got := tradable(tt.req, tt.outer); (got != nil) != tt.want {
+			t.Errorf("%s: %v", name, got)
 		}
 	}
-	if v := w.want(HeldNow); len(v.Holders) != 2 || len(v.Waiting) != 0 {
-		t.Errorf("%d hold, %d wait", len(v.Holders), len(v.Waiting))
+	w := newWorld(t)
+	outer := w.actor(shared)
+	outer.gets()
+	if _, err := w.actor(within(outer.id)).step(); !errors.As(err, new(*NestedError)) {
+		t.Errorf("exclusive in a shared run: %v", err)
 	}
+}
+
+// When the run ends the job shares the host again: same hold, same anchor, a keeper
+// of its own; and it ends with the job.
+func TestTradeTurnsBack(t *testing.T) {
+	h, anchor, keeper, job := keptHost(t, errand{Shared: true})
+	beside := send(t, errand{Dir: h.path, Shared: true})
+	beside.hears(t, "held")
+	beside.in.Close()
+	beside.hears(t, "released")
+
+	hold, err := h.acquire(func(r *Request) { r.Caller.HoldID = job.ID })
+	if err != nil {
+		t.Fatal(err)
+	}
+	ends(t, keeper) // its ticket is over
+	v := h.want(HeldNow)
+	if len(v.Holders) != 1 || v.Holders[0].Mode() != Exclusive || v.Holders[0].Record.Resumes != job.ID {
+		t.Fatalf("%+v", v.Holders)
+	}
+	send(t, errand{Dir: h.path, Shared: true}).hears(t, "busy")
+	waiter := send(t, errand{Dir: h.path, Shared: true, Wait: true})
+	waiter.hears(t, "waiting")
+	if err := hold.Release(); err != nil {
+		t.Fatal(err)
+	}
+	waiter.hears(t, "held")
+	v = h.want(HeldNow)
+	back := v.Holders[0]
+	if len(v.Holders) != 2 || back.ID() != job.ID || back.Mode() != Shared || back.Record.Anchor.PID != anchor.Process.Pid || back.Record.Embodied() || back.Record.Resumes != "" {
+		t.Fatalf("%d hold; the first: %+v", len(v.Holders), back.Record)
+	}
+	h.ends(map[string]int{endReleased: 2})
+	waiter.in.Close()
+	waiter.hears(t, "released")
+	anchor.killed(t)
+	ends(t, back.Record.Body.PID)
+	h.want(Stale)
 }

@@ -505,6 +505,8 @@ func TestHostileRecords(t *testing.T) {
 			switch {
 			case st.code != 0 || state == "":
 				t.Errorf("%s, locked=%v: %s", shape, locked, st)
+			case state == "FREE":
+				t.Errorf("%s, locked=%v: FREE, with a ticket there", shape, locked)
 			case unreadable && state != "HELD":
 				t.Errorf("%s, locked=%v: it cannot be read, and reads %s", shape, locked, state)
 			}

@@ -206,6 +206,12 @@ grep -q state=FREE "$ROOT/said" || fail "nothing is held"
 ` + empty + `
 says "$H" run --reason empty -- true
 [ $rc = 0 ] || fail "with room again"
+# And now that there is a guard, so that it is the ticket that finds no room.
+` + fill + `
+says "$H" run --reason full -- true
+[ $rc = 7 ] || fail "a full disk with a guard"
+[ -z "$(ls -A "$HOSTLOCK_DIR" | grep -v -e '^guard$' -e '^host$' -e '^history.jsonl$')" ] || { rc=0; ls -A "$HOSTLOCK_DIR" >"$ROOT/said"; fail "something is left beside the guard"; }
+` + empty + `
 # It fills up while the host is held: the holder keeps it, and gives it back.
 cat >"$ROOT/inside" <<'END'
 ` + fill + `

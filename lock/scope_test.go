@@ -1,0 +1,137 @@
+//go:build linux
+
+package lock
+
+import (
+	"errors"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/org/hostlock-action/proc"
+)
+
+// In a container whose directory is its own nobody has the host. (Defect 51.)
+func TestScope(t *testing.T) {
+	whole := Box // a directory on a mount of a part of a file system may be private to us
+	if d, _ := newWorld(t).process(); !d.onWholeFS() {
+		whole = Container
+	}
+	for _, tt := range []struct {
+		name       string
+		here       proc.Vantage
+		configured bool
+		private    bool
+		mark       bool
+		want       Scope
+		marks      bool
+	}{
+		{name: "on the host", here: proc.Vantage{PIDNS: proc.InitialPIDNS, ProcOurs: true}, want: whole, marks: whole == Box},
+		{name: "in a container", here: proc.Vantage{PIDNS: 7, ProcOurs: true}, want: Container},
+		{name: "behind another's /proc", here: proc.Vantage{PIDNS: proc.InitialPIDNS}, want: Container},
+		{name: "in a container, mounted from the host", here: proc.Vantage{PIDNS: 7, ProcOurs: true}, mark: true, want: Box, marks: true},
+		{name: "in a container that a configuration vouches for", here: proc.Vantage{PIDNS: 7, ProcOurs: true}, configured: true, want: Box},
+		{name: "private, on the host", here: proc.Vantage{PIDNS: proc.InitialPIDNS, ProcOurs: true}, private: true, want: Private},
+		{name: "private, with a mark", here: proc.Vantage{PIDNS: 7, ProcOurs: true}, private: true, mark: true, want: Private, marks: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			d, _ := w.process()
+			d.host.here, d.configured = tt.here, tt.configured
+			if tt.private {
+				d.Scope = Private
+			}
+			if tt.mark {
+				w.write(hostMark, "")
+			}
+			d.resolveScope(false)
+			if d.Scope != tt.want {
+				t.Errorf("%v, want %v", d.Scope, tt.want)
+			}
+			if _, err := os.Lstat(w.file(hostMark)); (err == nil) != tt.mark {
+				t.Error("a look has left a mark")
+			}
+			d.resolveScope(true)
+			if _, err := os.Lstat(w.file(hostMark)); (err == nil) != tt.marks {
+				t.Errorf("marked: %t, want %t", err == nil, tt.marks)
+			}
+		})
+	}
+}
+
+// What is no plain file is no mark.
+func TestScopeMarkIsAFile(t *testing.T) {
+	w := newWorld(t)
+	d, _ := w.process()
+	d.host.here = proc.Vantage{PIDNS: 7, ProcOurs: true}
+	if err := unix.Symlinkat("/etc/passwd", d.fd, hostMark); err != nil {
+		t.Fatal(err)
+	}
+	if d.resolveScope(false); d.Scope != Container {
+		t.Errorf("%v by a link", d.Scope)
+	}
+}
+
+// A flag or a variable that points elsewhere coordinates with nobody; a configuration
+// that cannot be used is never a reason to go elsewhere. (Defects 34, 35.)
+func TestResolve(t *testing.T) {
+	if _, err := os.Lstat(ConfigFile); err == nil {
+		t.Skip("this machine has a configuration")
+	}
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		if err := os.WriteFile(dir+"/"+name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return dir + "/" + name
+	}
+	conf := file("conf", "# ours\nlock_dir = /run/x/../hostlock\ndefault mode=none\n")
+	policy := file("policy", "default mode=none\n")
+	for _, tt := range []struct {
+		name, flag string
+		env        map[string]string
+		path       string // empty: refused
+		source     Source
+		scope      Scope
+		configured bool
+	}{
+		{name: "nothing said", path: DefaultDir},
+		{name: "flag", flag: "/a/b/../c", path: "/a/c", source: FromFlag, scope: Private},
+		{name: "variable", env: map[string]string{"HOSTLOCK_DIR": "/a/b"}, path: "/a/b", source: FromEnv, scope: Private},
+		{name: "flag before variable", flag: "/f", env: map[string]string{"HOSTLOCK_DIR": "/a/b"}, path: "/f", source: FromFlag, scope: Private},
+		{name: "flag that says what everybody resolves", flag: DefaultDir + "/", path: DefaultDir, source: FromFlag},
+		{name: "configuration", env: map[string]string{"HOSTLOCK_CONF": conf}, path: "/run/hostlock", source: FromConfig, scope: Private, configured: true},
+		{name: "configuration without a directory", env: map[string]string{"HOSTLOCK_CONF": policy}, path: DefaultDir},
+		{name: "no such configuration", env: map[string]string{"HOSTLOCK_CONF": dir + "/none"}, path: DefaultDir},
+		{name: "variable before configuration", env: map[string]string{"HOSTLOCK_DIR": "/a", "HOSTLOCK_CONF": conf}, path: "/a", source: FromEnv, scope: Private},
+		{name: "relative flag", flag: "a/b"},
+		{name: "relative variable", env: map[string]string{"HOSTLOCK_DIR": "."}},
+		{name: "relative configuration", env: map[string]string{"HOSTLOCK_CONF": "conf"}},
+		{name: "wrong configuration", env: map[string]string{"HOSTLOCK_CONF": file("wrong", "lockdir = /x\n")}},
+		{name: "a directory as configuration", env: map[string]string{"HOSTLOCK_CONF": dir}},
+		{name: "an endless configuration", env: map[string]string{"HOSTLOCK_CONF": "/dev/zero"}},
+		{name: "a huge configuration", env: map[string]string{"HOSTLOCK_CONF": file("huge", string(make([]byte, 1<<20+1)))}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l, err := Resolve(tt.flag, func(name string) string { return tt.env[name] })
+			if tt.path == "" {
+				if !errors.As(err, new(*UnusableError)) {
+					t.Errorf("%+v, %v", l, err)
+				}
+				return
+			}
+			if err != nil || l.Path != tt.path || l.Source != tt.source || l.Scope != tt.scope || l.Common != DefaultDir || l.configured != tt.configured {
+				t.Errorf("%+v, %v", l, err)
+			}
+		})
+	}
+}
+
+// The same directory by another name is not private.
+func TestSameFile(t *testing.T) {
+	dir := t.TempDir()
+	if !sameFile(dir, dir+"/.") || sameFile(dir, "/") || sameFile(dir, dir+"/none") || sameFile(dir+"/none", dir+"/none") {
+		t.Error("takes one file for another, or none for one")
+	}
+}

@@ -20,6 +20,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -110,6 +111,9 @@ func run(jobs int, verbose bool, wanted []string) error {
 		return err
 	}
 	defer os.RemoveAll(scratch)
+	if err := os.Chmod(scratch, 0o755); err != nil {
+		return err
+	}
 	if err := baseline(root, jobs, chosen); err != nil {
 		return err
 	}
@@ -221,6 +225,14 @@ func (m mutant) try(root, scratch string) (said string, err error) {
 	cmd := goTest(ctx, root, append([]string{"-count=1", "-failfast"}, m.tests...)...)
 	// By the environment, so that a test which builds the command builds the mutant.
 	cmd.Env = append(cmd.Env, "GOFLAGS="+os.Getenv("GOFLAGS")+" -overlay="+file)
+	// What a mutant leaves running (a keeper that outlives its anchor, and spins) is
+	// known by its temporary directory. Tests with other users need to get there.
+	tmp := filepath.Join(scratch, "tmp")
+	if err := errors.Join(os.Mkdir(tmp, 0o755), os.Chmod(tmp, os.ModeSticky|0o777)); err != nil {
+		return "", err
+	}
+	cmd.Env = append(cmd.Env, "TMPDIR="+tmp)
+	defer killBelow(tmp)
 	var buf bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &buf, &buf
 	cmd.WaitDelay = time.Second
@@ -237,6 +249,23 @@ func (m mutant) try(root, scratch string) (said string, err error) {
 		return said, fmt.Errorf("the tests did not run:\n%s", indent(said))
 	}
 	return said, nil
+}
+
+// killBelow kills what runs a program below a directory, or names it.
+func killBelow(dir string) {
+	pids, _ := filepath.Glob("/proc/[0-9]*")
+	for _, p := range pids {
+		exe, _ := os.Readlink(filepath.Join(p, "exe"))
+		cmdline, _ := os.ReadFile(filepath.Join(p, "cmdline"))
+		if !strings.HasPrefix(exe, dir+"/") && !strings.Contains(string(cmdline), dir+"/") {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(p)); err == nil {
+			if p, err := os.FindProcess(pid); err == nil {
+				_ = p.Kill()
+			}
+		}
+	}
 }
 
 // parse reads blocks of

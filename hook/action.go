@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -41,11 +42,19 @@ type Step struct {
 // Input is an input of the action.
 func (c *Call) Input(name string) string { return c.files().gh.GetInput(name) }
 
-// AddPath makes this binary known to the job's later steps.
+// AddPath makes this binary known to the command, and to the job's later steps.
+// Where one is installed the PATH stays as it is: to put /usr/bin in front of it
+// would hide what the job has set up.
 func (c *Call) AddPath() {
-	if self, err := os.Executable(); err == nil {
-		c.warnIf(c.files().path(filepath.Dir(self)))
+	if _, err := exec.LookPath("hostlock"); err == nil {
+		return
 	}
+	self, err := os.Executable()
+	if err != nil || filepath.Base(self) != "hostlock" {
+		return
+	}
+	dir := filepath.Dir(self)
+	c.warnIf(os.Setenv("PATH", dir+string(os.PathListSeparator)+c.Getenv("PATH")), c.files().path(dir))
 }
 
 // Acquire takes the host for the rest of the job.

@@ -265,7 +265,7 @@ func startAct(t *testing.T, bin string, env map[string]string, workflow string) 
 	need(t, "node")
 	need(t, "git")
 	repo, home := t.TempDir(), t.TempDir()
-	for _, file := range []string{"action.yml", "hook/shim/main.js", "hook/shim/post.js"} {
+	for _, file := range []string{"action.yml", "hook/shim/main.js", "hook/shim/post.js", "hook/shim/binary.js"} {
 		copyFile(t, filepath.Join("..", file), filepath.Join(repo, file))
 	}
 	writeFile(t, filepath.Join(repo, ".github/workflows/bench.yml"), workflow, 0o644)

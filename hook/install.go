@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -77,7 +78,7 @@ func FindRunner(dir string) (*Runner, error) {
 		}
 	}
 	r := &Runner{Dir: dir}
-	service, _ := os.ReadFile(filepath.Join(dir, ".service"))
+	service, _, _ := readSmall(filepath.Join(dir, ".service"))
 	for _, p := range proc.Descendants(0) { // all there are
 		if p.Comm != "Runner.Listener" {
 			continue
@@ -97,7 +98,7 @@ func FindRunner(dir string) (*Runner, error) {
 
 // Hooked reports whether both job hooks of the runner are ours.
 func (r *Runner) Hooked() bool {
-	env, err := os.ReadFile(r.env())
+	env, _, err := readSmall(r.env())
 	if err != nil {
 		return false
 	}
@@ -121,7 +122,7 @@ func (r *Runner) Install(binary string) (changed bool, err error) {
 			return false, fmt.Errorf("%q has a line break in it, which a hook's path cannot have", path)
 		}
 	}
-	env, info, err := readEnv(r.env())
+	env, info, err := r.readEnv()
 	if err != nil {
 		return false, err
 	}
@@ -153,8 +154,11 @@ func (r *Runner) Install(binary string) (changed bool, err error) {
 	}
 	// First what .env will name, then what is needed to take it back, then
 	// .env: at every moment each of its paths exists.
-	if err := os.MkdirAll(filepath.Join(r.Dir, hookDir), 0o755); err != nil {
+	if err := os.Mkdir(filepath.Join(r.Dir, hookDir), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return false, err
+	}
+	if info, err := os.Lstat(filepath.Join(r.Dir, hookDir)); err != nil || !info.IsDir() {
+		return false, fmt.Errorf("%s is no directory", filepath.Join(r.Dir, hookDir))
 	}
 	for _, h := range jobHooks {
 		text, err := r.scriptText(binary, h.command, in.Hooks[h.variable])
@@ -185,7 +189,7 @@ func (r *Runner) Uninstall() (changed bool, err error) {
 	if err != nil || in == nil {
 		return false, err
 	}
-	env, info, err := readEnv(r.env())
+	env, info, err := r.readEnv()
 	if err != nil {
 		return false, err
 	}
@@ -228,7 +232,7 @@ func (r *Runner) Uninstall() (changed bool, err error) {
 }
 
 func (r *Runner) installed() (*installation, error) {
-	text, err := os.ReadFile(r.state())
+	text, _, err := readSmall(r.state())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -336,17 +340,53 @@ func removeLine(env []byte, line string) []byte {
 	return []byte(strings.Join(lines, "\n"))
 }
 
-// readEnv reads a file that may be missing; its info is then nil.
-func readEnv(path string) ([]byte, fs.FileInfo, error) {
-	info, err := os.Stat(path)
+// maxEnv bounds a file of a runner's directory, in bytes.
+const maxEnv = 1 << 20
+
+// readSmall reads a file of a runner's directory. That is writable to every job
+// of the runner, and who installs there may be root: a FIFO in a file's place must
+// not hold that up, nor a huge one fill the memory.
+func readSmall(path string) ([]byte, fs.FileInfo, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxEnv {
+		return nil, nil, fmt.Errorf("%s is no regular file of at most 1 MiB", path)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxEnv))
+	return text, info, err
+}
+
+// readEnv reads .env, which may be missing; its info is then nil.
+func (r *Runner) readEnv() ([]byte, fs.FileInfo, error) {
+	text, info, err := readSmall(r.env())
 	if errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(r.env()); err == nil {
+			return nil, nil, fmt.Errorf("%s is a link to nothing: make what it names, or remove it", r.env())
+		}
 		return nil, nil, nil
 	}
 	if err != nil {
 		return nil, nil, err
 	}
-	text, err := os.ReadFile(path)
-	return text, info, err
+	// A job may have made it a link, and root must not edit what that names.
+	if dir, derr := os.Stat(r.Dir); derr == nil && uidOf(info) != uidOf(dir) && uidOf(info) != os.Geteuid() {
+		return nil, nil, fmt.Errorf("%s belongs to uid %d and the runner's directory to uid %d: it is not changed", r.env(), uidOf(info), uidOf(dir))
+	}
+	return text, info, nil
+}
+
+func uidOf(info fs.FileInfo) int {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return int(st.Uid)
+	}
+	return -1
 }
 
 // replaceEnv replaces a file that may hold secrets: mode and owner stay. A new

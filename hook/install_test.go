@@ -3,11 +3,13 @@
 package hook_test
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -276,4 +278,47 @@ func TestBinaryIsReplacedWhileAJobRuns(t *testing.T) {
 		t.Errorf("conclusion %s", r.Conclusion)
 	}
 	h.await("state", "FREE")
+}
+
+// A runner's directory is writable to its jobs, and root installs there.
+func TestInstallTrustsNothingInARunnersDirectory(t *testing.T) {
+	h := newHost(t)
+	for name, tc := range map[string]struct {
+		make func(dir string) error
+		want string
+	}{
+		"a FIFO":            {func(dir string) error { return syscall.Mkfifo(filepath.Join(dir, ".env"), 0o666) }, "no regular file"},
+		"a directory":       {func(dir string) error { return os.Mkdir(filepath.Join(dir, ".env"), 0o755) }, "no regular file"},
+		"a link to itself":  {func(dir string) error { return os.Symlink(".env", filepath.Join(dir, ".env")) }, "too many levels"},
+		"a link to nothing": {func(dir string) error { return os.Symlink("none", filepath.Join(dir, ".env")) }, "a link to nothing"},
+		"too much": {func(dir string) error {
+			f, err := os.Create(filepath.Join(dir, ".env"))
+			if err == nil {
+				err = errors.Join(f.Truncate(8<<30), f.Close())
+			}
+			return err
+		}, "at most 1 MiB"},
+		"the scripts' place": {func(dir string) error { return os.Symlink(t.TempDir(), filepath.Join(dir, "hostlock")) }, "is no directory"},
+		"another's file": {func(dir string) error {
+			if os.Geteuid() != 0 {
+				t.Skip("needs root")
+			}
+			file := filepath.Join(t.TempDir(), "theirs")
+			return errors.Join(os.WriteFile(file, nil, 0o644), os.Chown(file, 12345, 12345), os.Symlink(file, filepath.Join(dir, ".env")))
+		}, "belongs to uid 12345"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := runnerDir(t, "r", "-")
+			if err := tc.make(dir); err != nil {
+				t.Fatal(err)
+			}
+			out, err := h.command("hook", "install", "--runner-dir", dir).CombinedOutput()
+			if err == nil || !strings.Contains(string(out), tc.want) {
+				t.Errorf("%v: %s", err, out)
+			}
+			if found(h.doctor(7, "--runner-dir", dir), "failure", "runner", "takes no lock") == nil {
+				t.Error("the doctor does not say that it takes no lock")
+			}
+		})
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -309,6 +310,19 @@ func TestNothingLeaks(t *testing.T) {
 		if err := hold.Release(); err != nil {
 			t.Fatal(err)
 		}
+		if hold, err = take(); err != nil {
+			t.Fatal(err)
+		}
+		if err := hold.HandOver(Party{Identity: h.identity(anchor.Process.Pid)}); err != nil {
+			t.Fatal(err)
+		}
+		keepers := h.keepers()
+		if _, err := d.Release(hold.Record.ID, Caller{UID: unix.Getuid()}, false); err != nil {
+			t.Fatal(err)
+		}
+		for _, k := range keepers {
+			ends(t, k)
+		}
 	}
 	for range 3 {
 		once()
@@ -320,4 +334,51 @@ func TestNothingLeaks(t *testing.T) {
 	if after := open(); after > before+5 { // the runtime may open some of its own
 		t.Errorf("%d descriptors before, %d after", before, after)
 	}
+}
+
+// A keeper sleeps on its anchor and its ticket, and on nothing else: it has a descriptor
+// for each, uses no CPU, and an event that changes nothing wakes it once. (R9.)
+func TestKeeperRests(t *testing.T) {
+	h, _, keeper, _ := keptHost(t, errand{})
+	fds := openFiles(t, keeper)
+	watches := map[string]int{}
+	for _, link := range fds {
+		for _, kind := range []string{"inotify", "pidfd"} {
+			if strings.Contains(link, kind) {
+				watches[kind]++
+			}
+		}
+	}
+	if watches["inotify"] == 0 || watches["pidfd"] == 0 {
+		t.Errorf("it watches %v: %v", watches, fds)
+	}
+	rests := func(when string) {
+		t.Helper()
+		before, err := proc.CPUTicks(keeper)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// On a loaded machine it may not get a tick's worth in this time: then try again.
+		for range 5 {
+			time.Sleep(200 * time.Millisecond)
+			if p, err := proc.Stat(keeper); err != nil || p.State == 'R' {
+				continue
+			}
+			after, err := proc.CPUTicks(keeper)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if after <= before+2 {
+				return
+			}
+			before = after
+		}
+		t.Errorf("%s, it does not rest", when)
+	}
+	rests("asleep")
+	d := h.dir()
+	if err := d.writeNote(h.want(HeldNow).Holders[0].entry, func(*note) {}); err != nil {
+		t.Fatal(err)
+	}
+	rests("woken for nothing")
 }

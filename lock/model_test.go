@@ -578,7 +578,11 @@ func (x *model) drain() {
 			var who []string
 			for _, m := range x.all {
 				if m.phase != departed {
-					who = append(who, fmt.Sprintf("%s (phase %d, number %d, %v, waits for %v)", m.name, m.phase, m.seq, x.mode(m), m.lastSeen.entry))
+					waitsFor := "nobody yet"
+					if m.lastSeen != nil {
+						waitsFor = m.lastSeen.entry.name()
+					}
+					who = append(who, fmt.Sprintf("%s (phase %d, number %d, %v, waits for %s)", m.name, m.phase, m.seq, x.mode(m), waitsFor))
 				}
 			}
 			x.t.Fatalf("nobody gets on: %s", strings.Join(who, "; "))

@@ -237,3 +237,42 @@ func TestSignalFDRefusesWhatIsNone(t *testing.T) {
 		t.Errorf("a pipe: %v", err)
 	}
 }
+
+func TestHereIsTheKernelsWord(t *testing.T) {
+	for path, got := range map[string]uint64{"/proc/self/ns/pid": Here().PIDNS, "/proc/self/ns/time": Here().TimeNS} {
+		var st unix.Stat_t
+		if err := unix.Stat(path, &st); err != nil {
+			t.Logf("%s: %v", path, err)
+			st.Ino = 0
+		}
+		if got != st.Ino && st.Ino != 0 {
+			t.Errorf("%s: %d, want %d", path, got, st.Ino)
+		}
+	}
+}
+
+func TestCountersLeakNothing(t *testing.T) {
+	count := func() int {
+		fds, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(fds)
+	}
+	ReadCounters()
+	ReadMachine()
+	before := count()
+	for range 30 {
+		ReadCounters()
+		ReadMachine()
+	}
+	if after := count(); after > before+5 {
+		t.Errorf("%d descriptors before, %d after", before, after)
+	}
+}
+
+func TestCPUIsOfAllKinds(t *testing.T) {
+	if n := (Process{UTime: 10, STime: 20, CUTime: 300, CSTime: 4000}).cpu(); n != 4330 {
+		t.Errorf("%d ticks", n)
+	}
+}

@@ -81,8 +81,8 @@ func TestStatLine(t *testing.T) {
 		t.Errorf("without a blank: %+v, %v", s, err)
 	}
 	s, err := parseStat([]byte("42 () S" + rest))
-	if err != nil || s.Comm != "" || s.cpu() != 4330 || s.UTime != 10 || s.STime != 20 || s.CUTime != 300 || s.CSTime != 4000 {
-		t.Errorf("%+v, %v, cpu %d", s, err, s.cpu())
+	if err != nil || s.Comm != "" || s.UTime != 10 || s.STime != 20 || s.CUTime != 300 || s.CSTime != 4000 {
+		t.Errorf("%+v, %v", s, err)
 	}
 	for state, corpse := range map[byte]bool{'Z': true, 'X': true, 'S': false} {
 		s.State, s.threads = state, 1
@@ -157,6 +157,43 @@ func TestIdentityWithoutABoot(t *testing.T) {
 	} {
 		if got := judge(tt.id, tt.here, tt.e); got != tt.want {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestCountersThatStandStill(t *testing.T) {
+	c := CPUTimes{User: 5, Idle: 7, IOWait: 3}
+	if idle, ok := c.IdleSince(c); idle != 0 || !ok {
+		t.Errorf("idle for %d, %v", idle, ok)
+	}
+	if busy, steal, ok := c.Since(c); busy != 0 || steal != 0 || !ok {
+		t.Errorf("busy for %d, steal %d, %v", busy, steal, ok)
+	}
+}
+
+func TestHalfACPUModel(t *testing.T) {
+	for in, want := range map[string]string{
+		"CPU implementer\t: 0x41\n": "", "CPU part\t: 0xd0c\n": "", "CPU implementer\t: 0x41\nCPU part\t: 0xd0c\n": "implementer 0x41 part 0xd0c", "": "",
+	} {
+		if got := parseCPUModel([]byte(in)); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestStatusIgnoresRealSignals(t *testing.T) {
+	b := []byte("Name:\tx\nSigIgn:\tffffffffffffffff\n")
+	for signal, ok := range map[int]bool{-1: false, 0: false, 1: true, 64: true, 65: false} {
+		if got, err := parseStatusIgnores(b, signal); got != ok || (err == nil) != ok {
+			t.Errorf("signal %d: %v, %v", signal, got, err)
+		}
+	}
+	if got, err := parseStatusIgnores([]byte("SigIgn:\tx\n"), 1); got || err == nil {
+		t.Errorf("no mask: %v, %v", got, err)
+	}
+	for uid, ok := range map[string]bool{"4294967295": true, "4294967296": false, "-1": false} {
+		if got, err := parseStatusUID([]byte("Uid:\t" + uid + "\t0\t0\t0\n")); (err == nil) != ok {
+			t.Errorf("uid %s: %d, %v", uid, got, err)
 		}
 	}
 }

@@ -80,8 +80,6 @@ func LosesChildren(pid int) (bool, error) {
 	return ignores, nil
 }
 
-func (p Process) cpu() uint64 { return p.UTime + p.STime + p.CUTime + p.CSTime }
-
 // readStat is Stat without the uid, which costs more than all the rest.
 func readStat(pid int) (stat, error) {
 	if err := usable(pid); err != nil {

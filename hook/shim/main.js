@@ -1,11 +1,12 @@
 // The runner can start only JavaScript as an action with a post step; all that is
-// decided, is decided by `hostlock action main` and `hostlock action post`.
+// decided about the lock, is decided by `hostlock action main` and `hostlock action post`.
 'use strict';
 const { spawn } = require('node:child_process');
+const fs = require('node:fs');
 const { signals } = require('node:os').constants;
+const { findBinary } = require('./binary.js');
 
 const phase = require.main === module ? 'main' : 'post';
-const binary = process.env.INPUT_BINARY || 'hostlock';
 
 // A workflow command ends at the line: what could end it early is escaped.
 const say = (level, text) =>
@@ -14,21 +15,39 @@ const say = (level, text) =>
 let child;
 // The runner signals this process alone, and kills it 10 s later. Listening
 // begins before the child is there: a signal in between would kill this process
-// and orphan that one. (Handlers run in the event loop, so the child is set.)
-for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, () => child.kill(signal));
+// and orphan that one. Where there is no child yet, a download is all that ends.
+for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'])
+  process.on(signal, () => (child ? child.kill(signal) : process.exit(128 + signals[signal])));
 
 // No shell in between: one would drop INPUT_ names with a dash in them. And
 // stdio is inherited, not piped, so that a process the command leaves behind
 // cannot keep this one alive.
-child = spawn(binary, ['action', phase], { stdio: 'inherit' });
+const start = (file, args, options) =>
+  new Promise((resolve, reject) => {
+    child = spawn(file, args, { stdio: 'inherit', ...options });
+    child.on('error', (err) => reject(new Error(`cannot run ${file} (${err.code})`)));
+    child.on('exit', (code, signal) => {
+      child = undefined;
+      resolve(signal ? 128 + signals[signal] : code);
+    });
+  });
 
-child.on('exit', (code, signal) => process.exit(signal ? 128 + signals[signal] : code));
-child.on('error', (err) => {
-  const text = `hostlock: cannot run ${binary} (${err.code}). Install hostlock on this host where the ` +
-    "runner's PATH finds it, or name the file with the input `binary`.";
-  // Without a binary nothing was taken, so post has nothing to give back, and
-  // main has already said what is wrong.
-  if (phase === 'post') return say('debug', text);
-  say('error', text);
-  process.exitCode = 127;
-});
+async function action() {
+  const binary = await findBinary(phase, start);
+  // Only a path that we made: the input is there again in post.
+  if (phase === 'main' && binary.fetched && process.env.GITHUB_STATE)
+    fs.appendFileSync(process.env.GITHUB_STATE, `binary=${binary.file}\n`);
+  return start(binary.file, ['action', phase]);
+}
+
+action().then(
+  (code) => process.exit(code),
+  (err) => {
+    // Without a binary nothing was taken, so post has nothing to give back, and
+    // main has already said what is wrong.
+    if (phase === 'post') return say('debug', `hostlock: ${err.message}`);
+    say('error', `hostlock: ${err.message}. Install hostlock on this host where the runner's PATH finds it, ` +
+      'or name the file with the input `binary`.');
+    process.exitCode = 127;
+  },
+);

@@ -96,6 +96,7 @@ type attempt struct {
 	lastSeen *Ticket   // who was in the way
 	dead     []*Ticket // passed, and not yet acknowledged
 	evicted  []*Ticket // passed alive, past their ttl
+	around   []*Record // the holds that we are inside of
 	waker    *waker
 	own      int // pidfd of the anchor, if that is not this process
 	told     string
@@ -147,6 +148,9 @@ func (a *attempt) queue(ctx context.Context) (*Hold, error) {
 			return nil, err
 		}
 		h, vigil, event, err := a.turn()
+		if errors.Is(err, errGuardLost) {
+			continue
+		}
 		if err != nil || h != nil {
 			return h, err
 		}
@@ -175,6 +179,11 @@ func (a *attempt) over(ctx context.Context) error {
 	case a.own >= 0 && ready(a.own):
 		return &InterruptedError{ErrAnchorGone}
 	case a.req.Wait && a.d.host.now().Boot >= a.deadline:
+		if t := a.lastSeen; t != nil {
+			if now := a.d.load(t.entry); now.Record != nil {
+				a.lastSeen = now // for how long by now, and until when
+			}
+		}
 		return &TimeoutError{Waited: a.waited(), Blocker: a.lastSeen}
 	}
 	return nil
@@ -261,7 +270,13 @@ func (a *attempt) turn() (_ *Hold, _ *vigil, _ Event, err error) {
 			// which a shared run had to be exclusive.
 			c.mode = Exclusive
 		}
-		c.seq = a.hold.entry.seq
+		c.seq, c.kind = a.hold.entry.seq, a.hold.entry.kind
+	}
+	a.around = nil
+	for _, t := range held {
+		if c.joins != "" && c.chain.has(t) {
+			a.around = append(a.around, t.Record)
+		}
 	}
 	dec := admit(c, entries, load)
 	for _, t := range dec.left {
@@ -273,6 +288,11 @@ func (a *attempt) turn() (_ *Hold, _ *vigil, _ Event, err error) {
 		}
 	} else if !a.req.Wait {
 		return nil, nil, Event{}, &BusyError{Blocker: dec.blocker}
+	}
+	// If somebody removed the guard while we were stopped in this session, others
+	// have had theirs, and the decision is of a queue that is no more.
+	if !s.current() {
+		return nil, nil, Event{}, errGuardLost
 	}
 	if a.hold == nil {
 		if err := a.take(s, entries, c, dec.blocker == nil); err != nil {
@@ -291,9 +311,14 @@ func (a *attempt) turn() (_ *Hold, _ *vigil, _ Event, err error) {
 	if dec.blocker != nil {
 		a.lastSeen = dec.blocker
 		v := d.watch(dec.blocker)
-		if t := inTrade(a.req.Caller, held); t != nil && t != dec.blocker {
-			// When that trade ends the job holds again, and we are inside.
-			v.add(d.watchFile(t.entry.name() + lockSuffix))
+		if outer == nil {
+			for _, t := range a.trades(entries, held, load) {
+				// When that trade ends the job holds again, and we are inside.
+				fd := d.watchFile(t.entry.name() + lockSuffix)
+				if v.add(fd); fd < 0 {
+					v.within(blindLook)
+				}
+			}
 		}
 		return nil, v, Event{Blocker: dec.blocker, Holder: holding(held), Place: a.place(entries, held)}, nil
 	}
@@ -311,6 +336,9 @@ func (a *attempt) turn() (_ *Hold, _ *vigil, _ Event, err error) {
 	}
 	return a.hold, nil, Event{}, nil
 }
+
+// errGuardLost is a session whose guard was removed meanwhile.
+var errGuardLost = errors.New("the guard was replaced")
 
 // nested is the mode in which a request inside a hold is granted, or why not.
 func nested(req Request, outer *Ticket, c chain, held []*Ticket) (Mode, error) {
@@ -423,6 +451,9 @@ func (a *attempt) held(r *Record) {
 	}
 	if g := a.req.Gate; g.set() {
 		r.Gate = g.requested()
+	}
+	for _, outer := range a.around {
+		r.inherit(outer)
 	}
 }
 

@@ -7,6 +7,7 @@ import "slices"
 // A claim is who wants the host, as far as admission asks.
 type claim struct {
 	seq   uint64 // 0: has no ticket, and stands behind every ticket there is
+	kind  byte   // of the ticket's name; 0: whatever has the number is ours
 	mode  Mode
 	joins string // id of the hold inside which this is asked; empty: a stranger
 	chain chain  // that hold and those it is inside of, innermost first
@@ -16,7 +17,7 @@ type claim struct {
 type chain struct {
 	ids  []string
 	root uint64 // number of the outermost
-	live bool   // every one of them holds, within its ttl
+	live bool   // the innermost holds, within its ttl
 }
 
 func (c chain) has(t *Ticket) bool { return t.Record != nil && slices.Contains(c.ids, t.Record.ID) }
@@ -44,8 +45,13 @@ func admit(c claim, entries []entry, load func(entry) *Ticket) decision {
 		switch t.Standing {
 		case Left, Over:
 			d.left = append(d.left, t)
-		case Dead, Lapsed:
+		case Dead:
 			if !c.chain.has(t) {
+				d.passed = append(d.passed, t)
+			}
+		case Lapsed:
+			// One that lives and is not in the way is left alone.
+			if !c.chain.has(t) && c.mode.Conflicts(t.Mode()) {
 				d.passed = append(d.passed, t)
 			}
 		case Waits:
@@ -65,7 +71,7 @@ func admit(c claim, entries []entry, load func(entry) *Ticket) decision {
 	for i := len(entries) - 1; i >= 0 && d.blocker == nil; i-- {
 		e := entries[i]
 		switch {
-		case e.seq == c.seq:
+		case e.seq == c.seq && (c.kind == 0 || c.kind == e.kind): // our own
 		case e.kind == kindJoined:
 			// May hold before its turn: asked about wherever it stands.
 			look(e)

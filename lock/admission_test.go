@@ -239,10 +239,13 @@ func TestChain(t *testing.T) {
 		{"a hold", queue{tk(4, "x", Holds)}, 0, 1, 4, true},
 		{"lapsed", queue{tk(4, "x", Lapsed)}, 0, 1, 4, false},
 		{"three deep", queue{tk(4, "x", Holds), tk(7, "x", Holds, 4), tk(9, "x", Holds, 7)}, 2, 3, 4, true},
-		{"lapsed in the middle", queue{tk(4, "x", Holds), tk(7, "x", Lapsed, 4), tk(9, "x", Holds, 7)}, 2, 3, 4, false},
-		{"its outer is gone", queue{tk(9, "x", Holds, 7)}, 0, 1, 9, false},
-		{"a ring", queue{tk(7, "x", Holds, 9), tk(9, "x", Holds, 7)}, 1, 2, 7, false},
-		{"its own outer", queue{tk(7, "x", Holds, 7)}, 0, 1, 7, false},
+		// Whoever conflicts waits for the innermost: to stand behind them would be
+		// to wait for oneself.
+		{"lapsed in the middle", queue{tk(4, "x", Holds), tk(7, "x", Lapsed, 4), tk(9, "x", Holds, 7)}, 2, 3, 4, true},
+		{"innermost lapsed", queue{tk(4, "x", Holds), tk(7, "x", Holds, 4), tk(9, "x", Lapsed, 7)}, 2, 3, 4, false},
+		{"its outer is gone", queue{tk(9, "x", Holds, 7)}, 0, 1, 9, true},
+		{"a ring", queue{tk(7, "x", Holds, 9), tk(9, "x", Holds, 7)}, 1, 2, 7, true},
+		{"its own outer", queue{tk(7, "x", Holds, 7)}, 0, 1, 7, true},
 	} {
 		c := chainOf(tt.q[tt.of], tt.q)
 		if len(c.ids) != tt.ids || c.root != tt.root || c.live != tt.live {

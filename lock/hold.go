@@ -4,6 +4,7 @@ package lock
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -100,11 +101,17 @@ func (h *Hold) Release() error {
 		return h.turnBack()
 	}
 	s, err := h.d.enter()
-	if err != nil {
+	moved := h.d.moved()
+	if err != nil && !moved {
 		return err
 	}
-	defer s.leave()
+	if err == nil {
+		defer s.leave()
+	}
 	lost := h.lost()
+	if moved {
+		lost = &TakenOverError{}
+	}
 	end := endReleased
 	if lost != nil {
 		end = endTakenOver
@@ -113,7 +120,7 @@ func (h *Hold) Release() error {
 		}
 	}
 	h.Ended = h.d.past(&h.Record, unix.Geteuid(), end)
-	if _, ok := h.own(); ok {
+	if _, ok := h.own(); ok && err == nil {
 		if lost == nil { // else whoever took over has written that
 			h.d.enterHistory(h.Ended)
 		}
@@ -128,6 +135,14 @@ func (h *Hold) Release() error {
 	return lost
 }
 
+// moved reports whether the directory's path names another directory by now, or
+// none: whoever comes now locks something else.
+func (d *Dir) moved() bool {
+	var mine, named unix.Stat_t
+	return unix.Fstat(d.fd, &mine) == nil &&
+		(unix.Stat(d.Path, &named) != nil || mine.Dev != named.Dev || mine.Ino != named.Ino)
+}
+
 // evict takes the host from a holder that lives past its own ttl, or is dead
 // and drained. The caller holds the guard and has just been admitted.
 func (d *Dir) evict(h *Hold, t *Ticket) error {
@@ -135,26 +150,54 @@ func (d *Dir) evict(h *Hold, t *Ticket) error {
 	if h != nil {
 		by = h.Record.ID
 	}
+	if h != nil {
+		// First, so that a takeover which is cut short is told twice and not
+		// never: by the ticket that is still there it will be seen again.
+		if err := h.update(func(r *Record) { r.tookOver(t) }); err != nil {
+			return err
+		}
+	}
 	if err := d.mark(t, by); err != nil {
 		return err
 	}
 	if t.Record != nil {
 		d.finish(t.Record, t.UID, endTakenOver)
 	}
-	if h == nil {
-		return nil
+	return nil
+}
+
+// tookOver records a takeover; of several, the gravest is the one to report.
+func (r *Record) tookOver(t *Ticket) {
+	if r.Takeover != nil && *r.Takeover != NoTakeover && !graver(t.Kind, *r.Takeover) {
+		return
 	}
-	return h.update(func(r *Record) {
-		if r.Takeover != nil && *r.Takeover != NoTakeover && !graver(t.Kind, *r.Takeover) {
-			return // the gravest is the one to report
-		}
-		kind := t.Kind
-		r.Takeover = &kind
-		r.Previous = &Previous{ID: t.ID(), Owner: t.ownerText()}
-		if r.Joins == "" {
-			r.Outcome = AcquiredAfterReap.With(kind)
-		}
-	})
+	kind := t.Kind
+	r.Takeover = &kind
+	r.Previous = &Previous{ID: t.ID(), Owner: t.ownerText()}
+	if r.Joins == "" {
+		r.Outcome = AcquiredAfterReap.With(kind)
+	}
+}
+
+// inherit is what a hold inside another has to say of the host: the window that
+// it measures in is no better than that of the hold around it.
+func (r *Record) inherit(outer *Record) {
+	if k := outer.Takeover; k == nil || r.Takeover == nil || graver(*k, *r.Takeover) {
+		r.Takeover, r.Previous = k, outer.Previous
+	}
+	if rank := survivorsRank(outer.Survivors); rank > survivorsRank(r.Survivors) {
+		r.Survivors = outer.Survivors
+	}
+	if r.Gate == "none" && outer.Gate != "" {
+		r.Gate = outer.Gate
+	}
+}
+
+// survivorsRank orders what was found of a dead holder's processes by how much
+// it takes from a measurement; what was not recorded is unknown.
+func survivorsRank(s string) int {
+	word, _, _ := strings.Cut(s, ":")
+	return slices.Index([]string{"none", "drained", "idle", "", "unknown", "busy"}, word)
 }
 
 func (t *Ticket) ownerText() string {

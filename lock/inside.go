@@ -68,13 +68,14 @@ func isProcess(p Party, q proc.Process) bool {
 	return p.PID == q.PID && p.Start != 0 && p.Start == q.Start && p.PIDNS == here.PIDNS && p.BootID == here.BootID
 }
 
-// chainOf follows a hold outwards.
+// chainOf follows a hold outwards. It lives while its innermost hold does: as
+// long as that is held, whoever conflicts waits for it, so to stand behind them would
+// be to wait for oneself, whatever has become of the holds further out.
 func chainOf(t *Ticket, held []*Ticket) chain {
-	c := chain{live: true}
+	c := chain{live: t.Standing == Holds}
 	for t != nil && !c.has(t) {
 		c.ids = append(c.ids, t.Record.ID)
 		c.root = t.Seq
-		c.live = c.live && t.Standing == Holds
 		if t.Record.Joins == "" {
 			return c
 		}
@@ -86,8 +87,7 @@ func chainOf(t *Ticket, held []*Ticket) chain {
 			}
 		}
 	}
-	c.live = false // an outer hold is gone, or the records form a ring
-	return c
+	return c // an outer hold is gone, or the records form a ring
 }
 
 // exclusive reports whether a hold of the chain is: every run inside it then

@@ -53,6 +53,12 @@ const (
 func (h *Hold) HandOver(anchor Party) error {
 	told := h.Record
 	told.Anchor = anchor
+	if told.TTLSeconds > 0 {
+		// The limit is on what is done with the host, not on the wait for what
+		// a dead holder left, or for the gate.
+		now := h.d.host.now()
+		told.HeldAt = &now
+	}
 	return h.entrust(told, nil)
 }
 

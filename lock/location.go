@@ -39,6 +39,9 @@ func Resolve(flag string, getenv func(string) string) (Location, error) {
 		if err != nil {
 			return Location{}, err
 		}
+		if c, _ := ReadConfig(moved); c == nil {
+			return Location{}, &UnusableError{Path: moved, Problem: "$HOSTLOCK_CONF names it and it does not exist"}
+		}
 		l.configured = configured
 		if configured {
 			l.Source = FromConfig
@@ -55,6 +58,9 @@ func Resolve(flag string, getenv func(string) string) (Location, error) {
 			return Location{}, &UnusableError{Path: choice.path, Problem: "it is not an absolute path"}
 		}
 		l.Path, l.Source = filepath.Clean(choice.path), choice.source
+		if l.Path == "/" {
+			return Location{}, &UnusableError{Path: l.Path, Problem: "it is the root directory: name one for the lock alone"}
+		}
 		l.configured = configured && l.Path == common
 		break
 	}

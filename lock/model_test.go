@@ -74,18 +74,17 @@ func (m *member) inPlace() bool {
 // solid holds cannot be taken from.
 func (m *member) solid() bool { return m.has() && m.living() && !m.expired() }
 
-// chain are the holds that m is inside of; live if all of them stand.
+// chain are the holds that m is inside of; live if the innermost stands.
 func (m *member) chain() (ms []*member, live, sure bool) {
-	live, sure = true, true
+	live, sure = m.outer == nil || m.outer.solid(), true
 	for o := m.outer; o != nil; o = o.outer {
 		if !o.has() || o.expired() && !o.inPlace() {
-			return ms, false, sure
+			return ms, live, sure
 		}
 		if o.grey() {
 			sure = false
 		}
 		ms = append(ms, o)
-		live = live && o.solid()
 		if o.joined == "" {
 			break
 		}

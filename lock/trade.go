@@ -4,6 +4,7 @@ package lock
 
 import (
 	"errors"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -49,10 +50,37 @@ func (a *attempt) trade(t *Ticket) error {
 	return nil
 }
 
-// inTrade finds the trade that a caller's own job is in: when that ends the
-// caller is inside a hold again, and must judge anew.
-func inTrade(c Caller, held []*Ticket) *Ticket {
-	for _, t := range held {
+// trades finds those that the caller's own job is in, and waits for: when one ends
+// the caller may be inside a hold again, and must judge anew. To find them the
+// queue before us has to be read, so it is read only for who may have such a job.
+func (a *attempt) trades(entries []entry, held []*Ticket, load func(entry) *Ticket) []*Ticket {
+	c := a.req.Caller
+	inJob := hexID(c.HoldID) || slices.ContainsFunc(c.Forebears, func(p proc.Process) bool { return p.Comm == "Runner.Worker" })
+	all := slices.Clone(held)
+	for _, e := range entries {
+		if inJob && e.kind == kindExclusive && (a.hold == nil || e.seq < a.hold.entry.seq) {
+			if t := load(e); t.Standing == Waits {
+				all = append(all, t)
+			}
+		}
+	}
+	var found []*Ticket
+	for len(all) > 0 {
+		t := inTrade(c, all)
+		if t == nil {
+			break
+		}
+		if t != a.lastSeen {
+			found = append(found, t)
+		}
+		all = slices.DeleteFunc(all, func(o *Ticket) bool { return o == t })
+	}
+	return found
+}
+
+// inTrade finds the first trade of the caller's own job among tickets.
+func inTrade(c Caller, tickets []*Ticket) *Ticket {
+	for _, t := range tickets {
 		r := t.Record
 		if r == nil || r.Resumes == "" || t.UID != c.UID && c.UID != 0 {
 			continue

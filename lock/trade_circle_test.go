@@ -4,7 +4,9 @@ package lock
 
 import (
 	"errors"
+	"os"
 	"testing"
+	"time"
 
 	"github.com/org/hostlock-action/proc"
 )
@@ -97,5 +99,125 @@ func TestTradeNotBegun(t *testing.T) {
 	v := w.want(HeldNow)
 	if len(v.Holders) != 2 || v.Holders[0].ID() != job.id {
 		t.Errorf("held by %v, want the job's hold still", v.Holders)
+	}
+}
+
+// The same while the first trade still waits: nothing of the job holds then, and
+// the second step is behind a stranger all the same.
+func TestTradeBehindAWaitingTradeWatchesIt(t *testing.T) {
+	w := newWorld(t)
+	job := w.job()
+	beside := w.actor(shared)
+	beside.gets()
+	first := w.actor(within(job.id)).waits()
+	stranger := w.actor().waits()
+	second := w.actor(within(job.id)).waits()
+	entries, _, err := second.d.list()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := second.trades(entries, nil, second.d.load)
+	if len(got) != 1 || got[0].ID() != first.hold.Record.ID {
+		t.Fatalf("the second step watches %v, want the trade that waits", got)
+	}
+	if got := stranger.trades(entries, nil, stranger.d.load); len(got) != 0 {
+		t.Errorf("a stranger watches %v", got)
+	}
+	if err := beside.hold.Release(); err != nil {
+		t.Fatal(err)
+	}
+	first.gets()
+	w.back(first.hold)
+	second.waits() // woken, it gives up the job's hold once more
+	h := stranger.gets()
+	if err := h.Release(); err != nil {
+		t.Fatal(err)
+	}
+	second.gets()
+}
+
+// A job's hold lapses while a run inside it lives. A stranger waits for the run;
+// what the run starts must not wait for the stranger. (Defects 33 and 54.)
+func TestNestedInALiveRunOfALapsedJob(t *testing.T) {
+	w := newWorld(t)
+	job := w.actor(ttl(time.Minute))
+	job.gets()
+	run := w.actor(within(job.id))
+	run.gets()
+	w.pass(time.Minute)
+	stranger := w.actor().waits()
+	w.actor(within(run.id)).gets()
+	stranger.waits()
+}
+
+// A run inside a hold measures in that hold's window: what was wrong with it is
+// wrong with the run. (R2)
+func TestJoinedRunTellsOfTheHoldAroundIt(t *testing.T) {
+	w := newWorld(t)
+	lapsed := w.actor(ttl(time.Minute))
+	lapsed.gets()
+	w.pass(time.Minute)
+	outer := w.actor()
+	outer.gets()
+	if err := outer.hold.amend(func(r *Record) { r.Survivors, r.Gate = "busy:2", "timed_out_proceeded:9>1" }); err != nil {
+		t.Fatal(err)
+	}
+	r := w.actor(within(outer.id)).gets().Record
+	if *r.Takeover != TTLExpired || r.Survivors != "busy:2" || r.Gate != "timed_out_proceeded:9>1" || r.Outcome != "joined" || r.Previous.ID != lapsed.id {
+		t.Errorf("takeover %s, survivors %s, gate %s, %s, after %+v", r.Takeover, r.Survivors, r.Gate, r.Outcome, r.Previous)
+	}
+	clean := newWorld(t)
+	outer = clean.actor()
+	outer.gets()
+	if r := clean.actor(within(outer.id)).gets().Record; *r.Takeover != NoTakeover || r.Survivors != "none" || r.Gate != "none" {
+		t.Errorf("control: takeover %s, survivors %s, gate %s", r.Takeover, r.Survivors, r.Gate)
+	}
+}
+
+// A shared acquirer has no quarrel with a shared holder past its ttl.
+func TestSharedLeavesALapsedSharedHolderAlone(t *testing.T) {
+	w := newWorld(t)
+	old := w.actor(shared, ttl(time.Minute))
+	old.gets()
+	w.pass(time.Minute)
+	if r := w.actor(shared).gets().Record; *r.Takeover != NoTakeover {
+		t.Errorf("takeover %s", r.Takeover)
+	}
+	if err := old.hold.Release(); err != nil {
+		t.Error(err)
+	}
+}
+
+// The directory removed and made anew under a holder: somebody else may have had
+// the host, and the holder says so.
+func TestReleaseOfARemovedDirectory(t *testing.T) {
+	for _, anew := range []bool{false, true} {
+		w := newWorld(t)
+		h := w.actor().gets()
+		if err := os.RemoveAll(w.path); err != nil {
+			t.Fatal(err)
+		}
+		if anew {
+			if err := os.Mkdir(w.path, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := h.Release(); !errors.As(err, new(*TakenOverError)) || h.Ended.End != endTakenOver {
+			t.Errorf("made anew %v: %v, %q", anew, err, h.Ended.End)
+		}
+	}
+}
+
+// A keeper that is killed is no news for those who see the anchor: nobody spins.
+func TestKilledKeeperWakesNobody(t *testing.T) {
+	w := newWorld(t)
+	job := w.job()
+	v := w.view()
+	d, _ := w.process()
+	w.lives(v.Holders[0].Record.Body.PID, proc.Gone)
+	vigil := d.watch(d.load(job.hold.entry))
+	defer vigil.close()
+	if vigil.limit > 0 && vigil.limit < time.Second {
+		t.Errorf("looks again every %v", vigil.limit)
 	}
 }

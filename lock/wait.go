@@ -86,21 +86,26 @@ func (d *Dir) watch(t *Ticket) *vigil {
 		if !d.watchProcess(v, r.Anchor.Identity) {
 			v.within(blindLook)
 		}
-		if !r.Embodied() && !d.watchProcess(v, r.Body.Identity) && r.Phase == Waiting {
-			v.within(blindLook)
+		switch {
+		case r.Embodied():
+		case r.Phase == Waiting:
+			if !d.watchProcess(v, r.Body.Identity) {
+				v.within(blindLook)
+			}
+		default:
+			// A keeper decides nothing for those who see the anchor, so one
+			// that is gone is no news.
+			fd, _ := d.host.open(r.Body.Identity)
+			v.add(fd)
 		}
 	}
-	// A waiting ticket ends with its process. A hold may end while both its
-	// processes live on: released, taken over, removed.
-	if t.Record == nil || t.Record.Phase == Held {
-		if fd := d.watchFile(t.entry.name() + lockSuffix); fd >= 0 {
-			v.add(fd)
-		} else {
-			v.within(blindLook)
-		}
-		if t.Record == nil {
-			v.within(blindLook)
-		}
+	// A ticket may end while its processes live on: released, taken over,
+	// removed. One that waits now may hold when that happens, and nobody will have
+	// looked in between; it ends with its process where no instance is left.
+	fd := d.watchFile(t.entry.name() + lockSuffix)
+	v.add(fd)
+	if t.Record == nil || fd < 0 && t.Record.Phase == Held {
+		v.within(blindLook)
 	}
 	return v
 }

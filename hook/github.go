@@ -5,6 +5,7 @@ package hook
 import (
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/sethvargo/go-githubactions"
 )
@@ -21,10 +22,15 @@ func newFiles(getenv func(string) string, log io.Writer) files {
 	return files{getenv, githubactions.New(githubactions.WithGetenv(getenv), githubactions.WithWriter(log))}
 }
 
-// write calls the client library, which panics where a file cannot be written.
+// write calls the client library, which panics where a file cannot be written,
+// and would wait for ever for a reader of a FIFO.
 func (f files) write(variable string, call func()) (err error) {
-	if f.getenv(variable) == "" {
+	path := f.getenv(variable)
+	if path == "" {
 		return nil
+	}
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() && !os.SameFile(info, null()) {
+		return fmt.Errorf("$%s: %s is no regular file", variable, path)
 	}
 	defer func() {
 		if p := recover(); p != nil {
@@ -33,6 +39,12 @@ func (f files) write(variable string, call func()) (err error) {
 	}()
 	call()
 	return nil
+}
+
+// null is /dev/null, where nothing that is written has to arrive.
+func null() os.FileInfo {
+	info, _ := os.Stat(os.DevNull)
+	return info
 }
 
 // env, output and state give a single line to later steps, to the workflow, and

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -156,6 +157,17 @@ func TestUnwritableFileIsAnError(t *testing.T) {
 	f := newFiles(environment("GITHUB_ENV", dir), os.Stdout)
 	if err := f.env("x", "y"); err == nil || !strings.Contains(err.Error(), "$GITHUB_ENV") {
 		t.Errorf("error %v", err)
+	}
+	// To open a FIFO would wait for whoever reads it.
+	fifo := filepath.Join(dir, "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := newFiles(environment("GITHUB_OUTPUT", fifo), os.Stdout).output("x", "y"); err == nil || !strings.Contains(err.Error(), "no regular file") {
+		t.Errorf("a FIFO: error %v", err)
+	}
+	if err := newFiles(environment("GITHUB_OUTPUT", os.DevNull), os.Stdout).output("x", "y"); err != nil {
+		t.Errorf("%s: %v", os.DevNull, err)
 	}
 	if err := f.output("x", "y"); err != nil {
 		t.Errorf("a file that the runner did not name: %v", err)

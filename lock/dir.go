@@ -5,6 +5,7 @@ package lock
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -69,25 +70,44 @@ func Open(l Location) (*Dir, error) {
 	if err != nil {
 		return nil, unusable(l.Path, err)
 	}
-	if err := unix.Faccessat(d.fd, ".", unix.W_OK|unix.X_OK, unix.AT_EACCESS); err != nil {
+	if err := d.writable(); err != nil {
 		d.Close()
-		return nil, &UnusableError{Path: l.Path, Problem: "it is not writable for uid " + strconv.Itoa(d.uid), Err: err}
+		return nil, err
 	}
 	d.resolveScope(true)
 	return d, nil
 }
 
+func (d *Dir) writable() error {
+	if err := unix.Faccessat(d.fd, ".", unix.W_OK|unix.X_OK, unix.AT_EACCESS); err != nil {
+		return &UnusableError{Path: d.Path, Problem: "it is not writable for uid " + strconv.Itoa(d.uid), Err: err}
+	}
+	return nil
+}
+
 // OpenToLook opens the directory for status and its kind: nothing is created,
-// and a directory that does not exist holds nobody.
+// and a directory that does not exist holds nobody. What acquire would find unusable
+// is unusable here too: to call it free would be a lie.
 func OpenToLook(l Location) (*Dir, error) {
 	d, err := openDir(l)
 	switch {
 	case errors.Is(err, unix.ENOENT) && !l.configured:
+		if err := unix.Faccessat(unix.AT_FDCWD, filepath.Dir(l.Path), unix.W_OK|unix.X_OK, unix.AT_EACCESS); err != nil {
+			return nil, &UnusableError{Path: l.Path, Problem: "it does not exist and cannot be created", Err: err}
+		}
 		return &Dir{Location: l, fd: -1, uid: unix.Geteuid(), host: thisHost()}, nil
 	case errors.Is(err, unix.ENOENT):
 		return nil, &UnusableError{Path: l.Path, Problem: "the configuration names it and it does not exist: create it, or run \"hostlock doctor\""}
 	case err != nil:
 		return nil, unusable(l.Path, err)
+	}
+	err = d.writable()
+	if err == nil {
+		err = d.knownFormat()
+	}
+	if err != nil {
+		d.Close()
+		return nil, err
 	}
 	d.resolveScope(false)
 	return d, nil

@@ -42,8 +42,11 @@ func (d *Dir) enter() (*session, error) {
 			}
 			continue
 		}
+		if errors.Is(err, errNotRegular) {
+			return nil, &UnusableError{Path: d.Path, Problem: "its guard file is none: remove it when no process uses the directory", Err: err}
+		}
 		if err != nil {
-			return nil, &UnusableError{Path: d.Path, Problem: "its guard file cannot be opened: remove it if nobody holds the host", Err: err}
+			return nil, &UnusableError{Path: d.Path, Problem: "its guard file cannot be opened", Err: err}
 		}
 		if err := flockUntil(fd, deadline); err != nil {
 			who := guardHolder(fd)
@@ -99,10 +102,25 @@ func (s *session) read() error {
 	}
 	var format int
 	s.counter, format, s.damaged = parseGuard(b)
+	return s.d.known(format)
+}
+
+func (d *Dir) known(format int) error {
 	if format > Format {
-		return &UnusableError{Path: s.d.Path, Problem: fmt.Sprintf("it has format %d and this hostlock knows %d: install the newer version", format, Format)}
+		return &UnusableError{Path: d.Path, Problem: fmt.Sprintf("it has format %d and this hostlock knows %d: install the newer version", format, Format)}
 	}
 	return nil
+}
+
+// knownFormat is the question for who only looks, without the guard. A guard
+// that cannot be read is for who takes it to complain of.
+func (d *Dir) knownFormat() error {
+	b, _, err := d.readFile(guardFile, maxNote)
+	if err != nil {
+		return nil
+	}
+	_, format, _ := parseGuard(b)
+	return d.known(format)
 }
 
 // parseGuard reads the guard's line. A format that is newer than ours is told

@@ -115,6 +115,14 @@ func idleLimit(used []float64) float64 {
 	return idleBelow
 }
 
+// traceable reports whether what dead holders started would be known by its
+// environment. What a shell starts that holds the host by acquire carries nothing.
+func traceable(dead []*Ticket) bool {
+	return !slices.ContainsFunc(dead, func(t *Ticket) bool {
+		return t.Record == nil || !t.Record.Embodied() && t.Record.Job[jobTrackingID] == ""
+	})
+}
+
 // drain waits for what dead holders left running, kills nobody, and returns
 // the record's word for what it found. Idle daemons are named and left.
 func (a *attempt) drain(ctx context.Context, dead []*Ticket) (string, error) {
@@ -135,6 +143,8 @@ func (a *attempt) drain(ctx context.Context, dead []*Ticket) (string, error) {
 				return "idle:" + strconv.Itoa(len(s.Idle)), nil
 			case len(drained) > 0:
 				return "drained:" + strconv.Itoa(len(drained)), nil
+			case !traceable(dead):
+				return "unknown", nil
 			}
 			return "none", nil
 		}

@@ -164,19 +164,31 @@ func (d *Dir) WaitFree(ctx context.Context, c Caller, timeout time.Duration, not
 		return admit(claim{mode: Exclusive}, entries, d.load).blocker, nil
 	}
 	for {
+		before, err := d.fingerprint()
+		if err != nil {
+			return d.cannot("list it", err)
+		}
 		t, err := look()
-		if t == nil || err != nil {
+		if err != nil {
 			return err
+		}
+		if t == nil {
+			// Nobody is in the way only if nothing changed meanwhile: a hold that
+			// went from one ticket to another is in neither for who reads both.
+			if after, err := d.fingerprint(); err != nil || slices.Equal(before, after) {
+				return err
+			}
+			continue
 		}
 		// Without the guard the watch is set first and the look repeated:
 		// what happened in between shows in the second look.
 		v := d.watch(t)
 		again, err := look()
-		if again == nil || err != nil {
+		if err != nil {
 			v.close()
 			return err
 		}
-		if again.entry == t.entry && again.Standing == t.Standing {
+		if again != nil && again.entry == t.entry && again.Standing == t.Standing {
 			a.lastSeen = t
 			a.notify(Event{Blocker: t, Holder: holder})
 			if left := a.deadline - d.host.now().Boot; left > 0 {

@@ -50,6 +50,8 @@ func (t *taking) acquireFor(ctx context.Context, c lock.Caller, anchor lock.Part
 	if t.nested == "join" {
 		req.Join = lock.JoinHold
 	}
+	speech.guard()
+	defer speech.free()
 	h, err := d.Acquire(ctx, req)
 	screen.clear()
 	if err != nil {

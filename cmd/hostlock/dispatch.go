@@ -183,6 +183,7 @@ func advice(err error) []string {
 		}
 	}
 	switch {
+	case errors.Is(err, errRefused): // for as long as the job lasts
 	case errors.As(err, &busy):
 		about(busy.Blocker)
 		lines = append(lines, "nothing was taken; --wait queues for it, hostlock status shows the queue")

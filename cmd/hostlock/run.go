@@ -77,7 +77,7 @@ func run(args []string) int {
 }
 
 // errRefused is the answer to every step of a job that its hook refused.
-var errRefused error = &lock.BusyError{Reason: "this job was refused the host when it began (HOSTLOCK_REFUSED=1), so nothing is run"}
+var errRefused error = &lock.BusyError{Reason: "this job was refused the host when it began (HOSTLOCK_REFUSED=1), so nothing is run or taken"}
 
 func (r *running) execute() int {
 	if os.Getenv("HOSTLOCK_REFUSED") == "1" {

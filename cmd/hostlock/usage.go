@@ -159,6 +159,7 @@ Environment: HOSTLOCK_OWNER, HOSTLOCK_REASON, HOSTLOCK_TIMEOUT, HOSTLOCK_GATE,
 HOSTLOCK_GATE_CPU, HOSTLOCK_GATE_TIMEOUT and HOSTLOCK_ON_GATE_TIMEOUT stand in
 for the flags of their names; HOSTLOCK_HOLD_ID names the hold that we are inside
 of; HOSTLOCK_DIR, HOSTLOCK_CONF, HOSTLOCK_PRIVATE_OK: see hostlock --help.
+HOSTLOCK_REFUSED=1 (a job that was refused the host): exit 2.
 
 Exit codes: 0 held, or joined
   1 usage   2 busy   3 timed out   4 reap refused   5 gate not met

@@ -172,6 +172,7 @@ func advice(err error) []string {
 		timeout *lock.TimeoutError
 		refused *lock.ReapRefusedError
 		gate    *lock.GateError
+		notOurs *lock.NotOursError
 		lines   []string
 	)
 	about := func(t *lock.Ticket) {
@@ -193,6 +194,9 @@ func advice(err error) []string {
 			lines = append(lines, "left running by a dead holder: "+strings.Join(timeout.Survivors, ", "))
 		}
 		lines = append(lines, "nothing is held; --timeout sets how long to wait, hostlock status shows the queue")
+	case errors.As(err, &refused) && refused.Kind == lock.TTLExpired:
+		about(refused.Ticket)
+		lines = append(lines, "nothing was taken; that holder lives: wait for it, take the host over from it without --strict-reap, or end its hold with hostlock release --force, as its user or root")
 	case errors.As(err, &refused):
 		lines = append(lines, "nothing was taken and the lock is as it was; hostlock reap acknowledges a dead holder")
 	case errors.As(err, &gate):

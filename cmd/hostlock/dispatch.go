@@ -172,7 +172,6 @@ func advice(err error) []string {
 		timeout *lock.TimeoutError
 		refused *lock.ReapRefusedError
 		gate    *lock.GateError
-		notOurs *lock.NotOursError
 		lines   []string
 	)
 	about := func(t *lock.Ticket) {

@@ -149,12 +149,29 @@ func (r *running) execute() int {
 		speech.free()
 		warn(d)
 		r.watch.tellRefused(d, err)
-		return reportOutcome(err)
+		return reportOutcome(&runError{err, outer(d, c)})
 	}
 	if r.watch.held != nil {
 		r.watch.held(d, h)
 	}
 	return r.hold(d, h, in, job, terminal)
+}
+
+// A runError is why a run did not get the host.
+type runError struct {
+	error
+	outer *lock.Ticket // the hold that the run is inside of, and does not end
+}
+
+func (e *runError) Unwrap() error { return e.error }
+
+// outer is the hold that a caller is inside of; nil if there is none.
+func outer(d *lock.Dir, c lock.Caller) *lock.Ticket {
+	v, err := d.Look()
+	if err != nil {
+		return nil
+	}
+	return v.Own(c)
 }
 
 // hold runs the command while the host is held. What is said meanwhile must not

@@ -280,8 +280,12 @@ to be taken over, how busy it is. What nobody recorded is unknown, never none.
 Keys: hostlock_state declared held_by held_uid held_pid held_secs takeover gate
 runnable_at_acquire runnable contended mode hold_id seq wait_secs survivors
 lock_dir lock_scope lock_dir_source sampled_at, and, not in the one-line form,
-reason held_worktree held_cmd. held_by is what somebody typed, held_uid what the
-kernel says.
+reason held_worktree held_cmd.
+declared is yes where a live holder stands behind the state, no where none does
+(FREE, STALE), unknown where its record cannot be read.
+held_by is what somebody typed, unknown where nobody did; held_uid is what the
+kernel says. lock_dir_source is flag, env, config or default; inside a run it is
+env, because run exports HOSTLOCK_DIR to its command.
 
 Environment: HOSTLOCK_HOLD_ID; HOSTLOCK_DIR, HOSTLOCK_CONF: see hostlock --help.
 

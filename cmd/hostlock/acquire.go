@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/org/hostlock-action/lock"
 )
@@ -18,6 +19,9 @@ func acquire(args []string) error {
 	}
 	if err := noArguments("acquire", t.fs); err != nil {
 		return err
+	}
+	if os.Getenv("HOSTLOCK_REFUSED") == "1" {
+		return errors.Join(errRefused, put("outcome="+outcomeOf(errRefused)+"\n"))
 	}
 	c := caller()
 	anchor, ttl, err := t.anchor(c)
@@ -50,6 +54,8 @@ func (t *taking) acquireFor(ctx context.Context, c lock.Caller, anchor lock.Part
 	if t.nested == "join" {
 		req.Join = lock.JoinHold
 	}
+	speech.guard()
+	defer speech.free()
 	h, err := d.Acquire(ctx, req)
 	screen.clear()
 	if err != nil {

@@ -56,7 +56,9 @@ func actionAcquire(c *hook.Call, in hook.Inputs) int {
 		defer stop()
 		req := t.request(c.Caller, nil)
 		req.Anchor, req.Join, req.Notify = anchor, lock.JoinHold, c.Notify
+		speech.guard()
 		s = c.Acquire(ctx, d, req, in.Summary)
+		speech.free()
 		warn(d)
 		err = s.Err
 	}

@@ -32,6 +32,8 @@ func TestChoose(t *testing.T) {
 	}{
 		{"the invoking shell", chain("bash", "sshd", "init"), true, "bash", time.Hour},
 		{"not what starts a program on somebody's behalf", chain("timeout", "env", "sudo", "zsh", "bash"), true, "zsh", time.Hour},
+		{"nor one that changes what it starts", chain("runuser", "chroot", "unshare", "nsenter", "prlimit", "setarch", "zsh", "bash"), true, "zsh", time.Hour},
+		{"nor one that watches or repeats it", chain("perf", "strace", "ltrace", "hyperfine", "xargs", "find", "zsh", "bash"), true, "zsh", time.Hour},
 		{"the job process, however far", chain("bash", "node", "bash", "Runner.Worker", "Runner.Listener"), true, "Runner.Worker", 0},
 		{"the nearest job", chain("bash", "Runner.Worker", "x", "Runner.Worker"), true, "Runner.Worker", 0},
 		{"a process that runs several jobs", chain("bash", "act", "make"), true, "act", 6 * time.Hour},

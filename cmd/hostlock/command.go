@@ -4,7 +4,6 @@ package main
 
 import (
 	"errors"
-	"os"
 	"strings"
 	"syscall"
 
@@ -135,11 +134,4 @@ func exitStatus(ws unix.WaitStatus) int {
 		return 128 + int(ws.Signal())
 	}
 	return ws.ExitStatus()
-}
-
-// writable reports whether stderr takes a line without waiting for its reader.
-func writable() bool {
-	fds := []unix.PollFd{{Fd: int32(os.Stderr.Fd()), Events: unix.POLLOUT}}
-	n, err := unix.Poll(fds, 0)
-	return err == nil && n > 0
 }

@@ -172,6 +172,8 @@ func advice(err error) []string {
 		timeout *lock.TimeoutError
 		refused *lock.ReapRefusedError
 		gate    *lock.GateError
+		notOurs *lock.NotOursError
+		run     *runError
 		lines   []string
 	)
 	about := func(t *lock.Ticket) {
@@ -183,17 +185,29 @@ func advice(err error) []string {
 		}
 	}
 	switch {
+	case errors.Is(err, errRefused): // for as long as the job lasts
 	case errors.As(err, &busy):
 		about(busy.Blocker)
-		lines = append(lines, "nothing was taken; --wait queues for it, hostlock status shows the queue")
+		queue := "--wait queues for it"
+		if errors.As(err, &run) {
+			queue = "without --no-wait it queues"
+		}
+		lines = append(lines, "nothing was taken; "+queue+", hostlock status shows the queue")
 	case errors.As(err, &timeout):
 		about(timeout.InTheWay())
 		if len(timeout.Survivors) > 0 {
 			lines = append(lines, "left running by a dead holder: "+strings.Join(timeout.Survivors, ", "))
 		}
 		lines = append(lines, "nothing is held; --timeout sets how long to wait, hostlock status shows the queue")
+	case errors.As(err, &refused) && refused.Kind == lock.TTLExpired:
+		about(refused.Ticket)
+		lines = append(lines, "nothing was taken; that holder lives: wait for it, take the host over from it without --strict-reap, or end its hold with hostlock release --force, as its user or root")
 	case errors.As(err, &refused):
 		lines = append(lines, "nothing was taken and the lock is as it was; hostlock reap acknowledges a dead holder")
+	case errors.As(err, &notOurs):
+		lines = append(lines, "nothing was released; --hold-id ID names a hold of your user, --force takes away any of your user, and for root anybody's")
+	case errors.As(err, &gate) && errors.As(err, &run) && run.outer != nil:
+		lines = append(lines, fmt.Sprintf("the hold of %s that this is inside of goes on; see what keeps the host busy, or give the gate another --gate-timeout", who(run.outer)))
 	case errors.As(err, &gate):
 		lines = append(lines, "the host was released; see what keeps it busy, or give the gate another --gate-timeout")
 	}

@@ -54,7 +54,10 @@ func jobHook(args []string) int {
 	case "job-started":
 		ctx, stop := untilSignalled()
 		defer stop()
-		if err := newCall().JobStarted(ctx, job); err != nil {
+		speech.guard()
+		err := newCall().JobStarted(ctx, job)
+		speech.free()
+		if err != nil {
 			return exitCode(err) // it has been told, as the runner shows it best
 		}
 		return exitOK

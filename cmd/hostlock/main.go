@@ -50,7 +50,7 @@ func main() { os.Exit(start(os.Args[1:], os.Stdout, os.Stderr)) }
 // on. Help comes before any validation.
 func start(args []string, stdout, stderr io.Writer) int {
 	if len(args) == 0 {
-		fmt.Fprint(stderr, usage)
+		fmt.Fprintln(stderr, "hostlock: a command is missing, such as run or status (see hostlock --help)")
 		return exitUsage
 	}
 	switch args[0] {
@@ -64,6 +64,14 @@ func start(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprint(stdout, usage)
 		return exitOK
 	case "version", "--version":
+		switch {
+		case wantsHelp(args[1:]):
+			fmt.Fprint(stdout, usages["version"])
+			return exitOK
+		case len(args) > 1:
+			fmt.Fprintln(stderr, "hostlock: version takes no arguments (see hostlock version --help)")
+			return exitUsage
+		}
 		fmt.Fprintln(stdout, "hostlock", versionText())
 		return exitOK
 	}

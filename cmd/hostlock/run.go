@@ -77,7 +77,7 @@ func run(args []string) int {
 }
 
 // errRefused is the answer to every step of a job that its hook refused.
-var errRefused error = &lock.BusyError{Reason: "this job was refused the host when it began (HOSTLOCK_REFUSED=1), so nothing is run"}
+var errRefused error = &lock.BusyError{Reason: "this job was refused the host when it began (HOSTLOCK_REFUSED=1), so nothing is run or taken"}
 
 func (r *running) execute() int {
 	if os.Getenv("HOSTLOCK_REFUSED") == "1" {
@@ -138,6 +138,7 @@ func (r *running) execute() int {
 	}
 	req.Join, req.Notify = lock.JoinTicket, newProgress()
 	stop := job.during(in)
+	speech.guard()
 	h, err := d.Acquire(in.ctx, req)
 	stop()
 	screen.clear()
@@ -145,9 +146,10 @@ func (r *running) execute() int {
 		err = errors.Join(&lock.InterruptedError{Cause: context.Cause(in.ctx)}, h.Release())
 	}
 	if err != nil {
+		speech.free()
 		warn(d)
 		r.watch.tellRefused(d, err)
-		return reportOutcome(err)
+		return reportOutcome(&runError{err, outer(d, c)})
 	}
 	if r.watch.held != nil {
 		r.watch.held(d, h)
@@ -155,20 +157,27 @@ func (r *running) execute() int {
 	return r.hold(d, h, in, job, terminal)
 }
 
-// hold runs the command while the host is held.
+// A runError is why a run did not get the host.
+type runError struct {
+	error
+	outer *lock.Ticket // the hold that the run is inside of, and does not end
+}
+
+func (e *runError) Unwrap() error { return e.error }
+
+// outer is the hold that a caller is inside of; nil if there is none.
+func outer(d *lock.Dir, c lock.Caller) *lock.Ticket {
+	v, err := d.Look()
+	if err != nil {
+		return nil
+	}
+	return v.Own(c)
+}
+
+// hold runs the command while the host is held. What is said meanwhile must not
+// wait for a reader.
 func (r *running) hold(d *lock.Dir, h *lock.Hold, in *inbox, job *jobWatch, terminal bool) int {
-	// What is said while the host is held must not wait for a reader; what
-	// does not fit is said afterwards.
-	var later []string
-	s := &supervisor{in: in, job: job, terminal: terminal, plan: planFor(job != nil, r.killAfter), linger: r.linger, family: newFamily(h.Record.ID),
-		say: func(format string, args ...any) {
-			line := fmt.Sprintf(format, args...)
-			if len(later) == 0 && writable() {
-				say("%s", line)
-			} else {
-				later = append(later, line)
-			}
-		}}
+	s := &supervisor{in: in, job: job, terminal: terminal, plan: planFor(job != nil, r.killAfter), linger: r.linger, family: newFamily(h.Record.ID), say: say}
 	if err := proc.SetSubreaper(); err != nil {
 		s.say("WARNING: what the command leaves running will not be seen: %s", err)
 	}
@@ -214,9 +223,7 @@ func (r *running) hold(d *lock.Dir, h *lock.Hold, in *inbox, job *jobWatch, term
 	h.Record.Evidence, h.Record.ExitStatus = &e, &status
 	released := h.Release()
 
-	for _, line := range later {
-		say("%s", line)
-	}
+	speech.free()
 	warn(d)
 	if failed != nil {
 		reportStart(failed)

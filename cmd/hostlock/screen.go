@@ -36,6 +36,9 @@ func (l *terminalLine) draw(text string) bool {
 	if group, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP); err == nil && group != unix.Getpgrp() {
 		return false
 	}
+	if speech.stuck() {
+		return true // by the time that it could be seen it would not be true any more
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	width := int(size.Col)
@@ -47,11 +50,12 @@ func (l *terminalLine) draw(text string) bool {
 	return true
 }
 
-// clear takes away what was drawn.
+// clear takes away what was drawn, unless that would have to wait: then it is left
+// to whatever is said next.
 func (l *terminalLine) clear() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.drawn {
+	if l.drawn && !speech.stuck() {
 		_, _ = io.WriteString(os.Stderr, eraseLine)
 		l.drawn = false
 	}

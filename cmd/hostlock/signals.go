@@ -7,12 +7,14 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // A signalled wait was ended by a signal. Nothing is held.
 type signalled struct{ signal syscall.Signal }
 
-func (s signalled) Error() string { return s.signal.String() }
+func (s signalled) Error() string { return unix.SignalName(s.signal) }
 
 // untilSignalled returns a context that INT, TERM and HUP end, with a
 // signalled cause. A signal that our caller ignores stays ignored (nohup(1),

@@ -253,7 +253,7 @@ func wouldDo(v *lock.View, c lock.Caller) string {
 		if n > 0 {
 			return behind
 		}
-		return fmt.Sprintf("reap it and take the host, once what the dead holder left running has ended: %s. hostlock reap acknowledges it; acquire --strict-reap refuses (exit 4)", lock.AcquiredAfterReap.With(kind(v, lock.Dead)))
+		return fmt.Sprintf("reap it and take the host, unless the dead holder left busy processes (exit 2; --wait waits for them; idle ones are let be): %s. hostlock reap acknowledges it; acquire --strict-reap refuses (exit 4)", lock.AcquiredAfterReap.With(kind(v, lock.Dead)))
 	case lock.Expired:
 		if n > 0 {
 			return behind

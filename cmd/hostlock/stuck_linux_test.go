@@ -2,8 +2,13 @@ package main
 
 import (
 	"bufio"
+	"io"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -110,4 +115,133 @@ func TestRunWakesAStoppedCommand(t *testing.T) {
 	}
 	l.status()
 	s.free()
+}
+
+// dead leaves the lock of a holder that was killed, for the next to reap.
+func (s *site) dead() {
+	s.t.Helper()
+	l := s.start(s.run("--", "sh", "-c", "echo ready $$; exec sleep 1000"))
+	command := l.process("ready")
+	_ = l.Process.Kill()
+	l.status()
+	kill(s.t, command, unix.SIGKILL)
+	hasEnded(s.t, command)
+	if len(s.tickets()) == 0 {
+		s.t.Fatal("nothing to reap")
+	}
+}
+
+// startMute starts a program whose stderr takes nothing, and returns it with its
+// identity.
+func (s *site) startMute(c *exec.Cmd, w *os.File) proc.Identity {
+	s.t.Helper()
+	c.Stderr = w
+	if err := c.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() {
+		if c.ProcessState == nil {
+			_ = c.Process.Kill()
+			_ = c.Wait()
+		}
+	})
+	return mustIdentify(s.t, c.Process.Pid)
+}
+
+// comesFree waits until nothing is in the lock directory.
+func (s *site) comesFree() {
+	s.t.Helper()
+	for end := time.Now().Add(patience); len(s.tickets()) > 0; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			s.t.Fatalf("the host is not given back: %s", s.tickets())
+		}
+	}
+}
+
+// What is said of a takeover is said by somebody who holds the host: it must not
+// wait for a reader either.
+func TestTakeoverWithAFullPipe(t *testing.T) {
+	t.Parallel()
+	t.Run("run", func(t *testing.T) {
+		t.Parallel()
+		s := newSite(t)
+		s.dead()
+		r, w := fullPipe(t)
+		ran := filepath.Join(t.TempDir(), "ran")
+		c := s.run("--", "touch", ran)
+		id := s.startMute(c, w)
+		s.comesFree()
+		if !exists(ran) {
+			t.Error("the command did not run")
+		}
+		if l := proc.Look(id); l != proc.Alive {
+			t.Errorf("it is %v: its pipe was not full", l)
+		}
+		w.Close()
+		text, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.Wait()
+		reaped, outcome := strings.Index(string(text), "reaped the lock"), strings.Index(string(text), "outcome=")
+		if reaped < 0 || outcome < reaped {
+			t.Errorf("what was kept back is not said afterwards, in order: %q", strings.Trim(string(text), "\x00"))
+		}
+	})
+	t.Run("acquire", func(t *testing.T) {
+		t.Parallel()
+		s := newSite(t)
+		s.dead()
+		_, w := fullPipe(t)
+		c := s.command("hostlock", "acquire", "--pid", strconv.Itoa(os.Getpid()))
+		in, out, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer in.Close()
+		c.Stdout = out
+		s.startMute(c, w)
+		out.Close()
+		if got := (&live{t: t, out: bufio.NewReader(in)}).line(); got != "outcome=acquired_after_reap (stale_pid)" {
+			t.Errorf("it says %q", got)
+		}
+		release := s.start(s.command("hostlock", "release", "--force"))
+		release.expect(0)
+	})
+}
+
+// A job in the background of a terminal with TOSTOP is stopped by the kernel when it
+// writes there (termios(3)), and would keep the host for as long as it is.
+func TestTakeoverBehindATOSTOP(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.dead()
+	master, slave := terminal(t)
+	fd := int(slave.Fd())
+	tio, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tio.Lflag |= unix.TOSTOP
+	if err := unix.IoctlSetTermios(fd, unix.TCSETS, tio); err != nil {
+		t.Fatal(err)
+	}
+	ran := filepath.Join(t.TempDir(), "ran")
+	// The shell stays in the foreground and waits for no change of its job's state.
+	c := s.command("sh", "-m", "-c", `hostlock run --reason bg -- touch `+ran+` & exec sleep 1000`)
+	c.Stdin, c.Stdout, c.Stderr = slave, slave, slave
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	slave.Close()
+	go func() { _, _ = io.Copy(io.Discard, master) }()
+	t.Cleanup(func() { // the end of the session's leader hangs up on the rest
+		_ = c.Process.Kill()
+		_ = c.Wait()
+	})
+	s.comesFree()
+	if !exists(ran) {
+		t.Error("the command did not run")
+	}
 }

@@ -368,7 +368,8 @@ var jobProcesses = [][]string{{"Runner.Worker"}, {"act", "act_runner", "forgejo-
 
 // wrappers start one program on somebody's behalf: the hold is for who started
 // them.
-var wrappers = []string{"sudo", "doas", "su", "env", "timeout", "nice", "ionice", "chrt", "taskset", "numactl", "setpriv", "setsid", "nohup", "stdbuf", "time", "flock"}
+var wrappers = []string{"sudo", "doas", "su", "env", "timeout", "nice", "ionice", "chrt", "taskset", "numactl", "setpriv", "setsid", "nohup", "stdbuf", "time", "flock",
+	"runuser", "chroot", "unshare", "nsenter", "prlimit", "setarch", "perf", "strace", "ltrace", "hyperfine", "xargs", "find"}
 
 // jobProcess finds the process of the CI job that we are part of.
 func jobProcess(forebears []proc.Process) (p proc.Process, several, ok bool) {

@@ -4,7 +4,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -30,12 +29,6 @@ func defuse(line string) string {
 
 // plain is any text as one harmless line.
 func plain(text string) string { return defuse(lock.Flatten(text, maxLine)) }
-
-// say tells whoever runs us one line, on stderr.
-func say(format string, args ...any) {
-	screen.clear()
-	fmt.Fprintln(os.Stderr, plain("hostlock: "+fmt.Sprintf(format, args...)))
-}
 
 // span is a length of time as a person says it: two units at most.
 func span(d time.Duration) string {

@@ -159,6 +159,7 @@ Environment: HOSTLOCK_OWNER, HOSTLOCK_REASON, HOSTLOCK_TIMEOUT, HOSTLOCK_GATE,
 HOSTLOCK_GATE_CPU, HOSTLOCK_GATE_TIMEOUT and HOSTLOCK_ON_GATE_TIMEOUT stand in
 for the flags of their names; HOSTLOCK_HOLD_ID names the hold that we are inside
 of; HOSTLOCK_DIR, HOSTLOCK_CONF, HOSTLOCK_PRIVATE_OK: see hostlock --help.
+HOSTLOCK_REFUSED=1 (a job that was refused the host): exit 2.
 
 Exit codes: 0 held, or joined
   1 usage   2 busy   3 timed out   4 reap refused   5 gate not met
@@ -279,8 +280,12 @@ to be taken over, how busy it is. What nobody recorded is unknown, never none.
 Keys: hostlock_state declared held_by held_uid held_pid held_secs takeover gate
 runnable_at_acquire runnable contended mode hold_id seq wait_secs survivors
 lock_dir lock_scope lock_dir_source sampled_at, and, not in the one-line form,
-reason held_worktree held_cmd. held_by is what somebody typed, held_uid what the
-kernel says.
+reason held_worktree held_cmd.
+declared is yes where a live holder stands behind the state, no where none does
+(FREE, STALE), unknown where its record cannot be read.
+held_by is what somebody typed, unknown where nobody did; held_uid is what the
+kernel says. lock_dir_source is flag, env, config or default; inside a run it is
+env, because run exports HOSTLOCK_DIR to its command.
 
 Environment: HOSTLOCK_HOLD_ID; HOSTLOCK_DIR, HOSTLOCK_CONF: see hostlock --help.
 

@@ -1,0 +1,94 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// A voice is what we say on stderr. While it is guarded, from the request for
+// the host until that is given back or handed over, it waits for no reader: what
+// stderr does not take at once is kept, in order, until it is free again. Whoever
+// has stopped reading would otherwise keep the host from everybody.
+type voice struct {
+	mu      sync.Mutex
+	guarded bool
+	kept    []string
+}
+
+var speech voice
+
+func (v *voice) guard() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.guarded = true
+}
+
+// free says what was kept. It may wait for the reader, so nothing may be held.
+func (v *voice) free() {
+	v.mu.Lock()
+	kept := v.kept
+	v.guarded, v.kept = false, nil
+	v.mu.Unlock()
+	for _, line := range kept {
+		say("%s", line)
+	}
+}
+
+// keeps takes a line that cannot be said now. One that follows a line that was
+// kept is kept as well.
+func (v *voice) keeps(line string) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !v.guarded {
+		return false
+	}
+	if len(v.kept) == 0 && writable() {
+		return false
+	}
+	v.kept = append(v.kept, line)
+	return true
+}
+
+// stuck reports whether a write now would wait for the reader and must not.
+func (v *voice) stuck() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.guarded && (len(v.kept) > 0 || !writable())
+}
+
+// say tells whoever runs us one line, on stderr.
+func say(format string, args ...any) {
+	if speech.keeps(fmt.Sprintf(format, args...)) {
+		return
+	}
+	screen.clear()
+	fmt.Fprintln(os.Stderr, plain("hostlock: "+fmt.Sprintf(format, args...)))
+}
+
+// writable reports whether stderr takes a line without waiting for its reader,
+// and without stopping us.
+func writable() bool {
+	fd := int(os.Stderr.Fd())
+	if stops(fd) {
+		return false
+	}
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+	n, err := unix.Poll(fds, 0)
+	return err == nil && n > 0
+}
+
+// stops reports whether the kernel answers a write to a terminal with SIGTTOU,
+// as it does to a group in the background where TOSTOP is set (termios(3)).
+func stops(fd int) bool {
+	tio, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+	if err != nil || tio.Lflag&unix.TOSTOP == 0 {
+		return false
+	}
+	group, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP)
+	return err == nil && group != unix.Getpgrp() // an error: it is not our terminal, and stops nobody
+}

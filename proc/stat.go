@@ -147,6 +147,3 @@ func parseInt(b []byte) (int, bool) {
 	}
 	return int(v), true
 }
-
-// cpu is what the process has used, its reaped children's included, in ticks.
-func (p Process) cpu() uint64 { return p.UTime + p.STime + p.CUTime + p.CSTime }

@@ -125,3 +125,6 @@ func vanished(err error) error {
 	}
 	return err
 }
+
+// cpu is what the process has used, its reaped children's included, in ticks.
+func (p Process) cpu() uint64 { return p.UTime + p.STime + p.CUTime + p.CSTime }

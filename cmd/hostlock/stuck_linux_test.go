@@ -280,13 +280,21 @@ func fillTerminal(t *testing.T, slave *os.File, most int) (n int) {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		t.Fatal(err)
 	}
-	for ; n < most; n++ {
-		if _, err := unix.Write(fd, []byte{'x'}); err == unix.EAGAIN {
-			break
-		} else if err != nil {
+	for settled := false; n < most; {
+		_, err := unix.Write(fd, []byte{'x'})
+		switch {
+		case err == nil:
+			n, settled = n+1, false
+			continue
+		case err != unix.EAGAIN:
 			t.Fatal(err)
+		case settled:
+			most = n
 		}
+		settled = true
+		time.Sleep(20 * time.Millisecond) // a worker of the kernel's moves on what was written
 	}
+	time.Sleep(20 * time.Millisecond)
 	if err := unix.SetNonblock(fd, false); err != nil {
 		t.Fatal(err)
 	}

@@ -45,7 +45,9 @@ func (l *terminalLine) draw(text string) bool {
 	if width == 0 {
 		width = 80
 	}
-	_, err = io.WriteString(os.Stderr, eraseLine+fit(plain("hostlock: "+text), width-1))
+	if line := eraseLine + fit(plain("hostlock: "+text), width-1); !speech.takes(line) {
+		_, err = io.WriteString(os.Stderr, line)
+	}
 	l.drawn = err == nil
 	return true
 }
@@ -56,7 +58,9 @@ func (l *terminalLine) clear() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.drawn && !speech.stuck() {
-		_, _ = io.WriteString(os.Stderr, eraseLine)
+		if !speech.takes(eraseLine) {
+			_, _ = io.WriteString(os.Stderr, eraseLine)
+		}
 		l.drawn = false
 	}
 }

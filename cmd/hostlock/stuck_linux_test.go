@@ -245,3 +245,78 @@ func TestTakeoverBehindATOSTOP(t *testing.T) {
 		t.Error("the command did not run")
 	}
 }
+
+// Whoever waits with a place in the queue stands in the way of all behind: the place
+// must be given up in time, whoever reads what is said of that.
+func TestWaitWithAFullPipe(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	holder := s.start(s.run("--", "child", "hold"))
+	holder.process("ready")
+	held := len(s.tickets())
+	_, w := fullPipe(t)
+	id := s.startMute(s.run("--timeout", "1", "--", "true"), w)
+	waited := false
+	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		if n := len(s.tickets()); n > held {
+			waited = true
+		} else if waited {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the place in the queue is kept (waited: %v)", waited)
+		}
+	}
+	if l := proc.Look(id); l != proc.Alive {
+		t.Errorf("it is %v: its pipe was not full", l)
+	}
+}
+
+// fillTerminal writes to a terminal that nobody reads until it takes nothing more, or
+// so many bytes, and returns how many it took.
+func fillTerminal(t *testing.T, slave *os.File, most int) (n int) {
+	t.Helper()
+	fd := int(slave.Fd())
+	if err := unix.SetNonblock(fd, true); err != nil {
+		t.Fatal(err)
+	}
+	for settled := false; n < most; {
+		_, err := unix.Write(fd, []byte{'x'})
+		switch {
+		case err == nil:
+			n, settled = n+1, false
+			continue
+		case err != unix.EAGAIN:
+			t.Fatal(err)
+		case settled:
+			most = n
+		}
+		settled = true
+		time.Sleep(20 * time.Millisecond) // a worker of the kernel's moves on what was written
+	}
+	time.Sleep(20 * time.Millisecond)
+	if err := unix.SetNonblock(fd, false); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// A terminal that nobody reads may have room left, and not for a line.
+func TestTakeoverWithAFullTerminal(t *testing.T) {
+	t.Parallel()
+	_, slave := terminal(t)
+	room := fillTerminal(t, slave, 1<<30)
+	slave.Close()
+	for _, left := range []int{0, 20} {
+		s := newSite(t)
+		s.dead()
+		_, slave := terminal(t)
+		fillTerminal(t, slave, room-left)
+		ran := filepath.Join(t.TempDir(), "ran")
+		s.startMute(s.run("--", "touch", ran), slave)
+		s.comesFree()
+		if !exists(ran) {
+			t.Error("the command did not run")
+		}
+	}
+}

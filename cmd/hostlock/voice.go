@@ -34,23 +34,30 @@ func (v *voice) free() {
 	kept := v.kept
 	v.guarded, v.kept = false, nil
 	v.mu.Unlock()
-	for _, line := range kept {
-		say("%s", line)
+	for _, text := range kept {
+		screen.clear()
+		_, _ = os.Stderr.WriteString(text)
 	}
 }
 
-// keeps takes a line that cannot be said now. One that follows a line that was
-// kept is kept as well.
-func (v *voice) keeps(line string) bool {
+// takes reports whether a text has been dealt with: said as far as stderr takes it
+// at once, and the rest kept. What follows a text that was kept is kept as well.
+func (v *voice) takes(text string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if !v.guarded {
 		return false
 	}
 	if len(v.kept) == 0 && writable() {
-		return false
+		n, ok := writeAtOnce(text)
+		if !ok {
+			return false
+		}
+		text = text[n:]
 	}
-	v.kept = append(v.kept, line)
+	if text != "" {
+		v.kept = append(v.kept, text)
+	}
 	return true
 }
 
@@ -63,11 +70,29 @@ func (v *voice) stuck() bool {
 
 // say tells whoever runs us one line, on stderr.
 func say(format string, args ...any) {
-	if speech.keeps(fmt.Sprintf(format, args...)) {
-		return
-	}
 	screen.clear()
-	fmt.Fprintln(os.Stderr, plain("hostlock: "+fmt.Sprintf(format, args...)))
+	if text := plain("hostlock: "+fmt.Sprintf(format, args...)) + "\n"; !speech.takes(text) {
+		_, _ = os.Stderr.WriteString(text)
+	}
+}
+
+// writeAtOnce writes what a pipe or a terminal on stderr takes at once. One that
+// polls writable may have room for less than a line, and then a write waits. Our
+// descriptor is shared with others, for whom it must go on to wait, so this one is
+// opened anew; false where that cannot be, and for a file, which would be written
+// from its beginning.
+func writeAtOnce(text string) (n int, ok bool) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(os.Stderr.Fd()), &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFIFO && st.Mode&unix.S_IFMT != unix.S_IFCHR {
+		return 0, false
+	}
+	fd, err := unix.Open("/proc/self/fd/2", unix.O_WRONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, false
+	}
+	defer unix.Close(fd)
+	n, err = unix.Write(fd, []byte(text))
+	return max(n, 0), err == nil || err == unix.EAGAIN || err == unix.EINTR
 }
 
 // writable reports whether stderr takes a line without waiting for its reader,

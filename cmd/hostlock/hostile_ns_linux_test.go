@@ -144,6 +144,9 @@ func TestHostileContainer(t *testing.T) {
 		}
 		return result.Hold.Scope, result.Verdict, r
 	}
+	if err := os.WriteFile(a.root+"/conf", nil, 0o644); err != nil { // one that names nothing
+		t.Fatal(err)
+	}
 	// /tmp must not hide what this test is run from.
 	keep := "mkdir -p /run/hostile-keep && mount --bind " + s.dir + " /run/hostile-keep && mount -t tmpfs tmpfs /tmp && mkdir -p " + s.dir + " && mount --bind /run/hostile-keep " + s.dir
 	private := "mkdir -p /run/hostile-keep /run/hostile-tmp && mount --bind " + s.dir + " /run/hostile-keep && mount --bind /run/hostile-tmp /tmp && mkdir -p " + s.dir + " && mount --bind /run/hostile-keep " + s.dir

@@ -48,15 +48,20 @@ func (v *voice) takes(text string) bool {
 	if !v.guarded {
 		return false
 	}
-	if len(v.kept) == 0 && writable() {
-		n, ok := writeAtOnce(text)
+	// What was kept goes first, as soon as there is room for it.
+	for v.kept = append(v.kept, text); len(v.kept) > 0 && writable(); v.kept = v.kept[1:] {
+		n, ok := writeAtOnce(v.kept[0])
 		if !ok {
-			return false
+			first := v.kept[0] == text && len(v.kept) == 1
+			if first {
+				v.kept = nil
+			}
+			return !first
 		}
-		text = text[n:]
-	}
-	if text != "" {
-		v.kept = append(v.kept, text)
+		if n < len(v.kept[0]) {
+			v.kept[0] = v.kept[0][n:]
+			break
+		}
 	}
 	return true
 }
@@ -86,13 +91,24 @@ func writeAtOnce(text string) (n int, ok bool) {
 	if err := unix.Fstat(int(os.Stderr.Fd()), &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFIFO && st.Mode&unix.S_IFMT != unix.S_IFCHR {
 		return 0, false
 	}
-	fd, err := unix.Open("/proc/self/fd/2", unix.O_WRONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	fd, err := uninterrupted(func() (int, error) {
+		return unix.Open("/proc/self/fd/2", unix.O_WRONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	})
 	if err != nil {
 		return 0, false
 	}
 	defer unix.Close(fd)
-	n, err = unix.Write(fd, []byte(text))
-	return max(n, 0), err == nil || err == unix.EAGAIN || err == unix.EINTR
+	n, err = uninterrupted(func() (int, error) { return unix.Write(fd, []byte(text)) })
+	return max(n, 0), err == nil || err == unix.EAGAIN
+}
+
+// uninterrupted repeats a call that a signal interrupted.
+func uninterrupted(call func() (int, error)) (int, error) {
+	for {
+		if n, err := call(); err != unix.EINTR {
+			return n, err
+		}
+	}
 }
 
 // writable reports whether stderr takes a line without waiting for its reader,
@@ -103,7 +119,7 @@ func writable() bool {
 		return false
 	}
 	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
-	n, err := unix.Poll(fds, 0)
+	n, err := uninterrupted(func() (int, error) { return unix.Poll(fds, 0) })
 	return err == nil && n > 0
 }
 

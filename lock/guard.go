@@ -60,6 +60,10 @@ func (d *Dir) enter() (*session, error) {
 		if !s.current() {
 			// Deleted or replaced while we waited: locking it excludes nobody.
 			unix.Close(fd)
+			var st unix.Stat_t
+			if err := unix.Fstatat(d.fd, guardFile, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINTR) {
+				return nil, &UnusableError{Path: d.Path, Problem: "its guard file cannot be looked at", Err: err}
+			}
 			if time.Now().After(deadline) {
 				return nil, &UnusableError{Path: d.Path, Problem: "its guard file is being replaced again and again"}
 			}

@@ -165,8 +165,8 @@ func (k *keeper) watch(all []proc.Process, end time.Duration) bool {
 	v.add(ticket)
 	watched := len(v.fds)
 	for _, p := range all {
-		id, err := proc.Identify(p.PID)
-		if err != nil || id.Start != p.Start {
+		id, err := p.Identify()
+		if err != nil {
 			continue
 		}
 		if !d.watchProcess(&v, id) {

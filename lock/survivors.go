@@ -77,7 +77,7 @@ func LookForSurvivors(dead []*Ticket) Survivors {
 	ids := make([]proc.Identity, 0, len(found))
 	var who []proc.Process
 	for _, p := range found {
-		if id, err := proc.Identify(p.PID); err == nil && id.Start == p.Start {
+		if id, err := p.Identify(); err == nil {
 			ids, who = append(ids, id), append(who, p)
 		}
 	}

@@ -42,9 +42,14 @@ func Identify(pid int) (Identity, error) {
 }
 
 // Identify is the identity of this process. The error is ErrGone when it has
-// ended, even if its pid has gone to another since.
+// ended, even if its pid has gone to another since. A start time that cannot be
+// read now proves neither, and stays zero.
 func (p Process) Identify() (Identity, error) {
-	id, err := Identify(p.PID)
+	return p.identify(Here(), linux)
+}
+
+func (p Process) identify(here Vantage, k kernel) (Identity, error) {
+	id, err := identify(p.PID, here, k)
 	if err == nil && id.Start != 0 && id.Start != p.Start {
 		return Identity{}, ErrGone
 	}

@@ -193,6 +193,13 @@ func TestProcessIdentify(t *testing.T) {
 	if got, err := p.Identify(); err != nil || got != id {
 		t.Errorf("%+v, %v, want %+v", got, err, id)
 	}
+	blind := linux
+	blind.stat = func(int) (stat, error) { return stat{}, unix.EIO }
+	want := id
+	want.Start = 0
+	if got, err := p.identify(Here(), blind); err != nil || got != want {
+		t.Errorf("start time unreadable: %+v, %v, want %+v", got, err, want)
+	}
 	p.Start--
 	if got, err := p.Identify(); err != ErrGone {
 		t.Errorf("earlier process of that pid: %+v, %v, want ErrGone", got, err)

@@ -41,8 +41,8 @@ func (t *taking) anchor(c lock.Caller) (lock.Party, time.Duration, error) {
 	case err != nil:
 		return lock.Party{}, 0, t.wrong("%s", err)
 	}
-	id, err := proc.Identify(p.PID)
-	if err != nil || id.Start != p.Start {
+	id, err := p.Identify()
+	if err != nil {
 		return lock.Party{}, 0, t.wrong("the process to hold the host for, %d (%s), has ended", p.PID, lock.Flatten(p.Comm, 64))
 	}
 	return lock.Party{Identity: id, UID: p.UID, Comm: p.Comm}, ttl, nil

@@ -446,6 +446,14 @@ func TestRunExitsByVerdict(t *testing.T) {
 				tt.reasons = "unmeasurable"
 			}
 			o := s.observe(tt.flags, tt.argv, nil)
+			// On a loaded machine even true may take long enough to be judged: then it
+			// is, and says so, until one does not.
+			for tries := 1; tt.reasons == "window_too_short" && *o.Measures.WindowSeconds >= 0.05; tries++ {
+				if o.verdict() != lock.Suspect || o.reasons() != "efficiency" || o.status != exitDoubtful || tries > 100 {
+					t.Fatalf("after %.3f s: verdict %v (%s), exit %d, try %d", *o.Measures.WindowSeconds, o.Verdict, o.reasons(), o.status, tries)
+				}
+				o = s.observe(tt.flags, tt.argv, nil)
+			}
 			if o.verdict() != tt.verdict || o.reasons() != tt.reasons || o.status != tt.status {
 				t.Errorf("verdict %v (%s), exit %d; stderr:\n%s", o.Verdict, o.reasons(), o.status, o.stderr)
 			}

@@ -97,6 +97,11 @@ func TestHostileFault(t *testing.T) {
 				s.rehearse(t, program, append([]string{"-part", part, "-parts", "2"}, pick([]string{"-few", "-every", "40"}, nil)...)...)
 			})
 		}
+		// What cannot be read of the process to hold for is no sign that it ended.
+		t.Run("anchor", func(t *testing.T) {
+			t.Parallel()
+			s.rehearse(t, program, "-only", "acquire beside a holder", "-call", "openat", "-few")
+		})
 	})
 }
 

@@ -9,7 +9,6 @@ import (
 	"fmt"
 
 	"github.com/org/hostlock-action/lock"
-	"github.com/org/hostlock-action/proc"
 )
 
 // A SetupError is a hook that is called where it cannot work.
@@ -121,8 +120,8 @@ func (c *Call) jobParty() (lock.Party, error) {
 	if p.UID = p.RealUID(); p.UID != c.Caller.UID {
 		return lock.Party{}, &SetupError{fmt.Sprintf("the job's process %d is uid %d's and this is uid %d: call the hook as the runner's own user, without sudo", p.PID, p.UID, c.Caller.UID)}
 	}
-	id, err := proc.Identify(p.PID)
-	if err != nil || id.Start != p.Start {
+	id, err := p.Identify()
+	if err != nil {
 		return lock.Party{}, &lock.InterruptedError{Cause: lock.ErrAnchorGone}
 	}
 	return lock.Party{Identity: id, UID: p.UID, Comm: p.Comm}, nil

@@ -61,7 +61,7 @@ func (f family) living() []relative {
 	}
 	var live []relative
 	for _, p := range below {
-		if id, err := proc.Identify(p.PID); err == nil && id.Start == p.Start {
+		if id, err := p.Identify(); err == nil {
 			live = append(live, relative{p, id})
 		}
 	}

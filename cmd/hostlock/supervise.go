@@ -296,11 +296,11 @@ func watchJob(forebears []proc.Process) *jobWatch {
 
 func (w *jobWatch) add(what string, p proc.Process) {
 	fd := -1
-	id, err := proc.Identify(p.PID)
-	if err == nil && id.Start == p.Start {
+	id, err := p.Identify()
+	if err == nil {
 		fd, _ = proc.Open(id)
 	}
-	if fd < 0 && err == nil && id.Start == p.Start && proc.Look(id) != proc.Gone {
+	if fd < 0 && err == nil && proc.Look(id) != proc.Gone {
 		return // it lives and cannot be watched
 	}
 	w.who = append(w.who, fmt.Sprintf("%s (%d, %s)", what, p.PID, lock.Flatten(p.Comm, 64)))

@@ -40,7 +40,7 @@ type Step struct {
 }
 
 // Input is an input of the action.
-func (c *Call) Input(name string) string { return c.files().gh.GetInput(name) }
+func (c *Call) Input(name string) string { return c.files().input(name) }
 
 // AddPath makes this binary known to the command, and to the job's later steps.
 // Where one is installed the PATH stays as it is: to put /usr/bin in front of it

@@ -14,14 +14,14 @@ import (
 // obey what they read. Each place has one function below, and nothing else makes
 // text safe for it. Lines on stderr have their own, in the command line.
 
-// fileDelimiter ends a value in the runner's command files, as the client
-// library writes them.
+// fileDelimiter ends a value in the runner's command files. It is the one that the
+// library go-githubactions writes.
 const fileDelimiter = "_GitHubActionsFileCommandDelimeter_"
 
 // maxValue bounds a value in a command file, in bytes.
 const maxValue = 64 << 10
 
-// message is any text as the message of a workflow command. The client library
+// message is any text as the message of a workflow command. The client
 // escapes what would end the command; what a log viewer would obey inside a
 // message is broken here.
 func message(s string) string {

@@ -151,7 +151,7 @@ func TestNoPageObeysAPayload(t *testing.T) {
 	}
 }
 
-// The client library panics where a file cannot be written.
+// What cannot be written is an error that names the variable.
 func TestUnwritableFileIsAnError(t *testing.T) {
 	dir := t.TempDir()
 	f := newFiles(environment("GITHUB_ENV", dir), os.Stdout)

@@ -27,6 +27,26 @@ func readFileAt(dir int, name, path string, max int) ([]byte, error) {
 	return b, nil
 }
 
+// readRecord reads a kernel file that has all it says in one record, as those of
+// the kernel's single_open (fs/seq_file.c) have: one read(2) gives it whole, and no
+// second one is needed to learn that. One that fills buf is EFBIG.
+func readRecord(path string, buf []byte) ([]byte, error) {
+	fd, err := openAt(unix.AT_FDCWD, path, unix.O_RDONLY)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	var n int
+	err = retry(func() (err error) { n, err = unix.Read(fd, buf); return })
+	unix.Close(fd)
+	if err == nil && n == len(buf) {
+		err = unix.EFBIG
+	}
+	if err != nil {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: err}
+	}
+	return buf[:n], nil
+}
+
 func openAt(dir int, name string, flags int) (int, error) {
 	for {
 		fd, err := unix.Openat(dir, name, flags|unix.O_CLOEXEC, 0)

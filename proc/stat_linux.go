@@ -89,7 +89,8 @@ func readStat(pid int) (stat, error) {
 }
 
 func readStatFile(path string) (stat, error) {
-	b, err := readFile(path, maxStat)
+	var buf [maxStat + 1]byte
+	b, err := readRecord(path, buf[:])
 	if err != nil {
 		return stat{}, vanished(err)
 	}

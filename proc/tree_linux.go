@@ -20,6 +20,25 @@ func Ancestors(pid int) []Process {
 	})
 }
 
+// Lineage is this process and its Ancestors. It costs no more than these: of our own
+// process the uid is known.
+func Lineage() []Process {
+	var self Process
+	as := ancestors(unix.Getpid(), func(pid int) (Process, error) {
+		s, err := readStat(pid)
+		s.UID = -1
+		if pid == unix.Getpid() {
+			self = s.Process
+		}
+		return s.Process, err
+	})
+	if self.PID == 0 {
+		return nil
+	}
+	self.UID = unix.Getuid()
+	return append([]Process{self}, as...)
+}
+
 func ancestors(pid int, stat func(pid int) (Process, error)) []Process {
 	var as []Process
 	child, err := stat(pid)

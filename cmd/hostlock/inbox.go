@@ -46,6 +46,7 @@ type inbox struct {
 	wake    int // eventfd: readable while something may be pending
 	pending atomic.Uint32
 	marked  chan struct{} // the marker came
+	heard   chan os.Signal
 	// ctx ends with the first signal of passedOn; its cause is a signalError.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -69,29 +70,29 @@ func listen() (*inbox, error) {
 		return nil, err
 	}
 	in := &inbox{wake: fd, marked: make(chan struct{}, 1)}
+	// More than there are kinds: the kernel keeps one of each, and whoever
+	// empties the channel waits for nothing.
+	in.heard = make(chan os.Signal, 256)
 	in.ctx, in.cancel = context.WithCancelCause(context.Background())
 	if signal.Ignored(unix.SIGINT) {
 		signal.Ignore(unix.SIGQUIT)
 	}
 	// A reader of our stderr that has gone must not kill us in front of the
 	// command. The handler does not reach the command: exec resets it.
-	hear := []os.Signal{unix.SIGCHLD, unix.SIGPIPE, marker}
+	hear := []os.Signal{unix.SIGCHLD, unix.SIGPIPE}
 	for _, s := range passedOn {
 		if !signal.Ignored(s) {
 			hear = append(hear, s)
 		}
 	}
-	// More than there are kinds: the kernel keeps one of each, and whoever
-	// empties the channel waits for nothing.
-	c := make(chan os.Signal, 256)
-	signal.Notify(c, hear...)
-	go in.collect(c)
+	signal.Notify(in.heard, hear...)
+	go in.collect()
 	return in, nil
 }
 
-func (in *inbox) collect(c <-chan os.Signal) {
+func (in *inbox) collect() {
 	one := binary.NativeEndian.AppendUint64(nil, 1)
-	for got := range c {
+	for got := range in.heard {
 		s := got.(unix.Signal)
 		if s == marker {
 			select {
@@ -117,6 +118,7 @@ const marker = unix.SIGIO
 // settle waits until the signals that the kernel has for us are in the inbox;
 // they travel by way of a thread and two goroutines, which a busy machine delays.
 func (in *inbox) settle() {
+	signal.Notify(in.heard, marker)
 	in.mark() // what was pending is with a thread now
 	awaitHandlers(time.Second)
 	in.mark()

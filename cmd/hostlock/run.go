@@ -99,31 +99,21 @@ func (r *running) execute() int {
 		return reportStart(err)
 	}
 	// From here on a signal gives up the wait or goes to the command, and never
-	// kills us beside it. It is set up beside the rest, for the runtime starts two
-	// threads for it.
-	type heard struct {
-		in  *inbox
-		err error
+	// kills us beside it. (Set up in a goroutine beside the rest it takes longer: each
+	// signal is a word between two threads.)
+	in, err := listen()
+	if err != nil {
+		err = fmt.Errorf("cannot listen for signals: %w", err)
+		r.watch.tellRefused(nil, err)
+		return report(err)
 	}
-	listening := make(chan heard)
-	go func() {
-		in, err := listen()
-		listening <- heard{in, err}
-	}()
 	c := caller()
 	job := watchJob(c.Forebears)
 	d, err := open(r.lockDir)
-	got := <-listening
-	switch {
-	case got.err != nil:
-		err = fmt.Errorf("cannot listen for signals: %w", got.err)
-		r.watch.tellRefused(nil, err)
-		return report(err)
-	case err != nil:
+	if err != nil {
 		r.watch.tellRefused(nil, err)
 		return reportOutcome(err)
 	}
-	in := got.in
 	terminal := len(c.Forebears) > 0 && c.Forebears[0].TTYNR != 0
 	if terminal {
 		// A ^C from before the handlers may still be about to kill us, in a thread

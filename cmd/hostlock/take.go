@@ -318,13 +318,7 @@ func announce(d *lock.Dir) {
 
 // caller is who we are, for the question whether we are inside a hold.
 func caller() lock.Caller {
-	pid := os.Getpid()
-	c := lock.Caller{UID: unix.Geteuid(), HoldID: os.Getenv(lock.EnvHoldID)}
-	if p, err := proc.Stat(pid); err == nil {
-		c.Forebears = append(c.Forebears, p)
-	}
-	c.Forebears = append(c.Forebears, proc.Ancestors(pid)...)
-	return c
+	return lock.Caller{UID: unix.Geteuid(), HoldID: os.Getenv(lock.EnvHoldID), Forebears: proc.Lineage()}
 }
 
 // request is the flags as a request.

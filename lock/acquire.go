@@ -98,7 +98,9 @@ type attempt struct {
 	evicted  []*Ticket // passed alive, past their ttl
 	around   []*Record // the holds that we are inside of
 	waker    *waker
-	own      int // pidfd of the anchor, if that is not this process
+	follower *follower // of who is in the way; nil: none
+	loose    entry     // who had no kernel lock when we came to follow
+	own      int       // pidfd of the anchor, if that is not this process
 	told     string
 }
 
@@ -123,6 +125,7 @@ func (d *Dir) Acquire(ctx context.Context, req Request) (*Hold, error) {
 	}
 	a.waker = w
 	defer w.close()
+	defer a.unfollow()
 	if a.req.Anchor.PID != d.host.self.PID {
 		fd, l := d.host.open(a.req.Anchor.Identity)
 		if l == proc.Gone {
@@ -155,11 +158,7 @@ func (a *attempt) queue(ctx context.Context) (*Hold, error) {
 			return h, err
 		}
 		a.notify(event)
-		if left := a.deadline - a.d.host.now().Boot; left > 0 {
-			vigil.within(left)
-			vigil.wait(a.waker, a.own)
-		}
-		vigil.close()
+		a.sleep(vigil, event.Blocker)
 		if err := a.over(ctx); err != nil {
 			// Whoever stands far back watches only who is next in front.
 			if late, ok := err.(*TimeoutError); ok {
@@ -314,8 +313,7 @@ func (a *attempt) turn() (_ *Hold, _ *vigil, _ Event, err error) {
 		if outer == nil {
 			for _, t := range a.trades(entries, held, load) {
 				// When that trade ends the job holds again, and we are inside.
-				fd := d.watchFile(t.entry.name() + lockSuffix)
-				if v.add(fd); fd < 0 {
+				if !d.watchFile(v, t.entry) {
 					v.within(blindLook)
 				}
 			}

@@ -161,8 +161,7 @@ func (k *keeper) watch(all []proc.Process, end time.Duration) bool {
 	d := k.hold.d
 	var v vigil
 	defer v.close()
-	ticket := d.watchFile(k.hold.entry.name() + lockSuffix)
-	v.add(ticket)
+	d.watchFile(&v, k.hold.entry)
 	watched := len(v.fds)
 	for _, p := range all {
 		id, err := p.Identify()
@@ -188,9 +187,9 @@ func (k *keeper) watch(all []proc.Process, end time.Duration) bool {
 			f := &v.fds[i]
 			switch {
 			case f.Revents == 0:
-			case int(f.Fd) == ticket:
+			case i < watched: // the ticket's file
 				var buf [4096]byte
-				_, _ = unix.Read(ticket, buf[:])
+				_, _ = unix.Read(int(f.Fd), buf[:])
 				if k.removed() {
 					return false
 				}

@@ -245,9 +245,7 @@ func newKeeper(pipe io.Reader) (*keeper, error) {
 		return nil, errors.New("the keeper was not told what to keep")
 	}
 	k := &keeper{hold: &Hold{Record: o.Record, d: d, entry: e, lockFD: keeperLockFD}, anchor: o.Record.Anchor.Identity, anchorFD: -1, taker: in}
-	if fd := d.watchFile(e.name() + lockSuffix); fd >= 0 {
-		k.vigil.add(fd)
-	} else {
+	if !d.watchFile(&k.vigil, e) {
 		k.vigil.within(blindLook)
 	}
 	if fd, l := d.host.open(k.anchor); fd >= 0 {

@@ -145,6 +145,7 @@ func (d *Dir) WaitFree(ctx context.Context, c Caller, timeout time.Duration, not
 	}
 	defer w.close()
 	a := &attempt{d: d, req: Request{Wait: true, Notify: notify}, own: -1, started: d.host.now().Boot, waker: w}
+	defer a.unfollow()
 	a.deadline = a.started + timeout
 	var holder *Ticket
 	look := func() (*Ticket, error) {
@@ -191,12 +192,10 @@ func (d *Dir) WaitFree(ctx context.Context, c Caller, timeout time.Duration, not
 		if again != nil && again.entry == t.entry && again.Standing == t.Standing {
 			a.lastSeen = t
 			a.notify(Event{Blocker: t, Holder: holder})
-			if left := a.deadline - d.host.now().Boot; left > 0 {
-				v.within(left)
-				v.wait(w, -1)
-			}
+			a.sleep(v, t)
+		} else {
+			v.close()
 		}
-		v.close()
 		if err := a.over(ctx); err != nil {
 			if late, ok := err.(*TimeoutError); ok {
 				late.Holder = d.holder()

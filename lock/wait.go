@@ -5,6 +5,7 @@ package lock
 import (
 	"context"
 	"encoding/binary"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -60,6 +61,8 @@ func (w *waker) close() {
 type vigil struct {
 	fds   []unix.PollFd
 	limit time.Duration // look again after this, whatever happens; 0: never
+	files []int         // those of fds that watch a file
+	lent  int           // the follower's, which goes on; 0: none
 }
 
 func (v *vigil) add(fd int) {
@@ -76,7 +79,15 @@ func (v *vigil) within(d time.Duration) {
 
 func (v *vigil) close() {
 	for _, f := range v.fds {
-		unix.Close(int(f.Fd))
+		switch fd := int(f.Fd); {
+		case fd == v.lent:
+		case slices.Contains(v.files, fd):
+			// Not waited for: the kernel takes some 10 ms to close an inotify instance
+			// (fsnotify_destroy_group in fs/notify/group.c waits for readers of its marks).
+			go unix.Close(fd)
+		default:
+			unix.Close(fd)
+		}
 	}
 	v.fds = nil
 }
@@ -102,17 +113,15 @@ func (d *Dir) watch(t *Ticket) *vigil {
 			v.add(fd)
 		}
 	}
-	// A hold may end while its processes live on: released, taken over, removed.
-	// A ticket that waits ends with its process, nearly always: it may hold by the
-	// time it ends, and its process live on. A watch on its file would tell at once, but
-	// to close one takes the kernel 10 ms, at every hand-over; a look a minute bounds it.
+	// A hold may end while its processes live on: taken over, removed by others, or
+	// released, of which the follower hears. A ticket that waits is rarely removed: a
+	// look a minute bounds that, for an inotify instance for each of a long queue is
+	// more than a user has.
 	if t.Record != nil && t.Record.Phase == Waiting {
 		v.within(followLook)
 		return v
 	}
-	fd := d.watchFile(t.entry.name() + lockSuffix)
-	v.add(fd)
-	if t.Record == nil || fd < 0 {
+	if !d.watchFile(v, t.entry) || t.Record == nil {
 		v.within(blindLook)
 	}
 	return v
@@ -132,26 +141,28 @@ func (d *Dir) watchProcess(v *vigil, id proc.Identity) bool {
 	return true
 }
 
-// watchFile returns an inotify descriptor that is readable once a file of the
-// directory was changed, removed or unlinked; -1 if there is none to be had
-// (fs.inotify.max_user_instances is 128 a uid). The file is reached through its
-// open descriptor, not by a path that somebody could turn into a link.
-func (d *Dir) watchFile(name string) int {
-	file, _, err := d.openFile(name, unix.O_RDONLY)
+// watchFile has the vigil end when a ticket's .lock is changed, removed or unlinked;
+// false if it cannot be watched (fs.inotify.max_user_instances is 128 a uid). The file
+// is reached through its open descriptor, not by a path that somebody could turn into
+// a link.
+func (d *Dir) watchFile(v *vigil, e entry) bool {
+	file, _, err := d.openFile(e.name()+lockSuffix, unix.O_RDONLY)
 	if err != nil {
-		return -1
+		return false
 	}
 	defer unix.Close(file)
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
-		return -1
+		return false
 	}
 	_, err = unix.InotifyAddWatch(fd, "/proc/self/fd/"+strconv.Itoa(file), unix.IN_ATTRIB|unix.IN_MODIFY|unix.IN_DELETE_SELF|unix.IN_MOVE_SELF)
 	if err != nil {
 		unix.Close(fd)
-		return -1
+		return false
 	}
-	return fd
+	v.add(fd)
+	v.files = append(v.files, fd)
+	return true
 }
 
 // wait sleeps until something that is watched happens, or the limit is over.

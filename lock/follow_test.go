@@ -1,0 +1,90 @@
+//go:build linux
+
+package lock
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/org/hostlock-action/proc"
+)
+
+// waits is an attempt of this process that waits, and has a ticket when it returns.
+func (h *host) waits() (got <-chan *Hold) {
+	h.Helper()
+	waiting, held := make(chan struct{}), make(chan *Hold, 1)
+	once := false
+	d := h.dir()
+	go func() {
+		hold, err := d.Acquire(context.Background(), Request{Owner: "tester", Caller: Caller{UID: -1}, Wait: true, Timeout: 5 * time.Minute,
+			Notify: func(Event) {
+				if !once {
+					once = true
+					close(waiting)
+				}
+			}})
+		if err != nil {
+			h.Error(err)
+		}
+		held <- hold
+	}()
+	<-waiting
+	return held
+}
+
+// Who stands behind a waiter hears of the end of its hold though its process lives on:
+// without the look that comes a minute later.
+func TestWaiterHearsThatAHoldHasEnded(t *testing.T) {
+	h := newHost(t)
+	first, err := h.acquire()
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := h.waits()
+	third := send(t, errand{Dir: h.path, Wait: true})
+	third.hears(t, "waiting")
+	late := time.AfterFunc(followLook/2, func() { _ = third.Process.Kill() })
+	defer late.Stop()
+	if err := first.Release(); err != nil {
+		t.Fatal(err)
+	}
+	hold := <-second
+	if hold == nil {
+		t.FailNow()
+	}
+	if err := hold.Release(); err != nil {
+		t.Fatal(err)
+	}
+	third.hears(t, "held")
+}
+
+// A ticket that ends before it is followed is looked at once more, and one that lives
+// without its kernel lock is not looked at again and again.
+func TestFollowerOfAFreeLock(t *testing.T) {
+	h := newHost(t)
+	hold, err := h.acquire()
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(hold.lockFD)
+	hold.lockFD = -1
+	d := h.dir()
+	looks := 0
+	look := d.host.look
+	d.host.look = func(id proc.Identity) proc.Liveness {
+		looks++
+		return look(id)
+	}
+	var late *TimeoutError
+	if _, err := d.Acquire(t.Context(), Request{Owner: "tester", Wait: true, Timeout: 200 * time.Millisecond}); !errors.As(err, &late) {
+		t.Fatal(err)
+	}
+	// Each turn looks at the holder and, if there is one, at our own ticket.
+	if looks < 2 || looks > 8 {
+		t.Errorf("the holder was looked at %d times", looks)
+	}
+}

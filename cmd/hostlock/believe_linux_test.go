@@ -212,6 +212,7 @@ func (s *site) observe(flags, argv []string, during func()) observed {
 	o.status = l.status()
 	ru := l.ProcessState.SysUsage().(*syscall.Rusage)
 	o.outer = hostBusy(s.t) - before - float64(ru.Utime.Nano()+ru.Stime.Nano())/1e9
+	l.says("hostlock: outcome=") // its last word, which may come after its end
 	o.stderr = l.err.String()
 	b, err := os.ReadFile(file)
 	if err != nil {

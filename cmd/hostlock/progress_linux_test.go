@@ -154,6 +154,7 @@ func TestWaitInAJobTellsLineByLine(t *testing.T) {
 	} {
 		l.says(want)
 	}
+	l.says("hostlock: outcome=")
 	if text := l.err.String(); strings.Contains(text, "\x1b") || !strings.Contains(text[strings.Index(text, "timed out"):], ": one (uid ") {
 		t.Errorf("stderr:\n%s", text)
 	}

@@ -59,6 +59,9 @@ func TestRunStatus(t *testing.T) {
 				t.Errorf("stderr does not say %q:\n%s", tc.says, l.err)
 			}
 			if tc.status == 126 && len(tc.argv) == 1 || tc.status == 127 {
+				if tc.name == "no interpreter" {
+					l.says("outcome")
+				}
 				if text := l.err.String(); strings.Contains(text, "outcome") == (tc.name != "no interpreter") {
 					t.Errorf("outcome on stderr:\n%s", text)
 				}
@@ -205,6 +208,7 @@ func TestRunLinger(t *testing.T) {
 	}
 	l.expect(0)
 	isGone(t, straggler)
+	l.says("hostlock: outcome=")
 	if strings.Contains(l.err.String(), "left") {
 		t.Errorf("something is said to be left:\n%s", l.err)
 	}
@@ -470,6 +474,7 @@ func TestRunForeignChildren(t *testing.T) {
 	id := l.process("ready")
 	l.expect(0)
 	alive(t, id)
+	l.says("hostlock: outcome=")
 	if strings.Contains(l.err.String(), "left") {
 		t.Errorf("something is said to be left:\n%s", l.err)
 	}

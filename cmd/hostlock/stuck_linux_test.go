@@ -110,6 +110,7 @@ func TestRunWakesAStoppedCommand(t *testing.T) {
 	l.says("sending it SIGTERM")
 	hasEnded(t, run)
 	isGone(t, command)
+	l.says("hostlock: outcome=")
 	if text := l.err.String(); strings.Contains(text, "and killed") {
 		t.Errorf("it was killed:\n%s", text)
 	}

@@ -105,6 +105,16 @@ func (h *Hold) Release() error {
 	if err != nil && !moved {
 		return err
 	}
+	// Whoever follows wakes when the kernel lock is free, and wants the guard: so the
+	// guard goes first. Closed, not unlocked: a descriptor that is shared with a keeper
+	// would lose the lock for both.
+	ended := false
+	defer func() {
+		if ended {
+			unix.Close(h.lockFD)
+			h.lockFD = -1
+		}
+	}()
 	if err == nil {
 		defer s.leave()
 	}
@@ -128,10 +138,7 @@ func (h *Hold) Release() error {
 			return h.d.cannot("remove the ticket", err)
 		}
 	}
-	// Closed, not unlocked: a descriptor that is shared with a keeper would
-	// lose the lock for both.
-	unix.Close(h.lockFD)
-	h.lockFD = -1
+	ended = true
 	return lost
 }
 

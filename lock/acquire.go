@@ -78,7 +78,7 @@ type Hold struct {
 	d      *Dir
 	entry  entry
 	lockFD int
-	raw    []byte
+	raw    []byte  // the record as another process of the hold wrote it, if one did
 	job    *Record // the job's shared hold that comes back at the end of a trade
 }
 

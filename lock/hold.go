@@ -35,11 +35,7 @@ func (h *Hold) write(base []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := h.d.replaceFile(h.entry.name()+recordSuffix, b, 0o644); err != nil {
-		return err
-	}
-	h.raw = b
-	return nil
+	return h.d.replaceFile(h.entry.name()+recordSuffix, b, 0o644)
 }
 
 // update changes the record; if it cannot be written, nothing has changed. The

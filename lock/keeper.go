@@ -4,7 +4,6 @@ package lock
 
 import (
 	"bufio"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -34,12 +33,7 @@ const (
 	keeperDirFD
 )
 
-// orders is what the taker tells its keeper.
-type orders struct {
-	Record Record // as it will be once the keeper has taken over
-	Path   string // of the directory
-	Ticket string // name of the ticket
-}
+var errNotTold = errors.New("the keeper was not told what to keep")
 
 const (
 	keeperReady  = "ready"
@@ -94,7 +88,11 @@ func (h *Hold) handOver(told Record, in func()) (err error) {
 		return err
 	}
 	told.Body = Party{Identity: keeper, UID: unix.Getuid(), Comm: "hostlock"}
-	if err := json.NewEncoder(ours).Encode(orders{told, h.d.Path, h.entry.name()}); err != nil {
+	orders, err := told.encode(nil)
+	if err != nil {
+		return err
+	}
+	if _, err := ours.Write(append(orders, '\n')); err != nil {
 		return err
 	}
 	answer, err := bufio.NewReader(ours).ReadString('\n')
@@ -194,7 +192,7 @@ func Keep() int {
 		unix.CloseOnExec(fd)
 	}
 	pipe := os.NewFile(keeperPipeFD, "taker")
-	k, err := newKeeper(pipe)
+	k, err := newKeeper(pipe, os.Args[2:])
 	if err != nil {
 		fmt.Fprintln(pipe, Flatten(err.Error(), MaxText))
 		return 1
@@ -229,22 +227,27 @@ type keeper struct {
 	vigil    vigil
 }
 
-func newKeeper(pipe io.Reader) (*keeper, error) {
-	var o orders
+// newKeeper is the keeper of the ticket that its arguments name, by a record that it
+// reads from the taker: what the ticket's will be once it has taken over.
+func newKeeper(pipe io.Reader, args []string) (*keeper, error) {
+	if len(args) != 2 {
+		return nil, errNotTold
+	}
+	e, _, ok := parseEntry(args[1] + lockSuffix)
+	if !ok {
+		return nil, errNotTold
+	}
 	in := bufio.NewReader(pipe)
 	line, err := in.ReadBytes('\n')
-	if err == nil {
-		err = json.Unmarshal(line, &o)
-	}
 	if err != nil {
-		return nil, fmt.Errorf("the keeper was not told what to keep: %w", err)
+		return nil, fmt.Errorf("%w: %w", errNotTold, err)
 	}
-	d := &Dir{Location: Location{Path: o.Path}, fd: keeperDirFD, uid: unix.Geteuid(), host: thisHost()}
-	e, _, ok := parseEntry(o.Ticket + lockSuffix)
-	if !ok {
-		return nil, errors.New("the keeper was not told what to keep")
+	told, err := decodeRecord(line, e.seq)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errNotTold, err)
 	}
-	k := &keeper{hold: &Hold{Record: o.Record, d: d, entry: e, lockFD: keeperLockFD}, anchor: o.Record.Anchor.Identity, anchorFD: -1, taker: in}
+	d := &Dir{Location: Location{Path: args[0]}, fd: keeperDirFD, uid: unix.Geteuid(), host: thisHost()}
+	k := &keeper{hold: &Hold{Record: *told, d: d, entry: e, lockFD: keeperLockFD}, anchor: told.Anchor.Identity, anchorFD: -1, taker: in}
 	if !d.watchFile(&k.vigil, e) {
 		k.vigil.within(blindLook)
 	}

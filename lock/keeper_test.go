@@ -4,7 +4,6 @@ package lock
 
 import (
 	"bufio"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -250,7 +249,7 @@ func TestTakerKilledBeforeItsWord(t *testing.T) {
 			told := hold.Record
 			told.Anchor = Party{Identity: h.identity(anchor.Process.Pid)}
 			told.Body = Party{Identity: h.identity(keeper)}
-			if err := json.NewEncoder(ours).Encode(orders{told, h.path, hold.entry.name()}); err != nil {
+			if _, err := ours.Write(append(encoded(t, &told, nil), '\n')); err != nil {
 				t.Fatal(err)
 			}
 			if line, err := bufio.NewReader(ours).ReadString('\n'); line != keeperReady+"\n" {

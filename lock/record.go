@@ -141,7 +141,7 @@ func decodeRecord(b []byte, seq uint64) (*Record, error) {
 	// A zero mode or state is a valid value in Go; absent in a record it is a
 	// claim that nobody made.
 	r := &Record{Mode: noMode, Phase: noPhase}
-	if err := json.Unmarshal(b, r); err != nil {
+	if err := r.unmarshal(b); err != nil {
 		return nil, fmt.Errorf("record is damaged: %s", Flatten(err.Error(), 120))
 	}
 	switch {

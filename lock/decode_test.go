@@ -1,0 +1,51 @@
+package lock
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/org/hostlock-action/proc"
+)
+
+// brief is a record of a hold that lasts: what is read by hand.
+func brief() *Record {
+	r := fullRecord()
+	r.Window, r.Evidence = nil, nil
+	return r
+}
+
+// What hostlock writes while a hold lasts is read without reflection, and the same.
+func TestRecordIsReadByHand(t *testing.T) {
+	joined := &Record{Format: Format, Seq: 7, ID: anID, Mode: Shared, Joins: anID, Anchor: Party{Identity: proc.Identity{PID: 1}}, Reason: "q\"\\\u2028\x1b<"}
+	for name, r := range map[string]*Record{"brief": brief(), "joined": joined, "bare": {Format: Format, Seq: 7, ID: anID}} {
+		b := encoded(t, r, nil)
+		var got Record
+		if !got.read(b) {
+			t.Errorf("%s: not read by hand: %s", name, b)
+		} else if !reflect.DeepEqual(&got, r) {
+			t.Errorf("%s: read as %+v\nwant %+v", name, &got, r)
+		}
+	}
+}
+
+// Whatever a peer writes is read as encoding/json reads it.
+func FuzzUnmarshalRecord(f *testing.F) {
+	good := string(encoded(f, brief(), nil))
+	for _, s := range []string{good, string(encoded(f, fullRecord(), nil)), "", "{}", "null", "[]", good + good, good + "x", good + " \n", "{" + good + "}",
+		`{"seq":1,"seq":2}`, `{"Seq":1}`, `{"s\u0065q":1}`, `{"seq":-0}`, `{"seq":1e3}`, `{"seq":18446744073709551615}`, `{"format":9223372036854775808}`, `{"id":null}`, `{"id":7}`,
+		`{"anchor":{"pid":1},"anchor":{"uid":2}}`, `{"held_at":{"boot_ns":1},"held_at":{"utc":"2026-01-02T03:04:05Z"}}`, `{"anchor":{"pid":1,"PID":2}}`, `{"anchor":null}`, `{"held_at":null}`, `{"held_at":{}}`, `{"held_at":{"utc":"2026-01-02T03:04:05Z","boot_ns":1}}`,
+		`{"held_at":{"utc":"2026\u002d01-02T03:04:05Z"}}`, `{"held_at":{"utc":"2026-01-02T3:04:05Z"}}`, `{"held_at":{"utc":null}}`, `{"job":{}}`, `{"job":{"a":"b","a":"c"}}`, `{"job":{"a":null}}`, `{"job":null}`,
+		`{"takeover":"none","takeover":"x"}`, `{"mode":"both"}`, `{"mode":0}`, `{"owner_declared":"true"}`, `{"reason":"\ud800\u0000"}`, "{\"reason\":\"\xff\"}", `{"previous":{"id":"x","more":1}}`, `{"new":{"a":[1]}}`,
+		`{"seq":1,}`, `{"seq"}`, `{"seq":1 "id":"x"}`, `{"seq":01}`, strings.Repeat(`{"job":`, 50)} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		got, want := Record{Mode: noMode, Phase: noPhase}, Record{Mode: noMode, Phase: noPhase}
+		err, werr := got.unmarshal(b), json.Unmarshal(b, &want)
+		if (err == nil) != (werr == nil) || err == nil && !reflect.DeepEqual(got, want) {
+			t.Errorf("%q is read as %+v (%v), want %+v (%v)", b, got, err, want, werr)
+		}
+	})
+}

@@ -31,8 +31,7 @@ func acquire(args []string) error {
 	if !t.given("ttl") {
 		t.ttl = ttl
 	}
-	ctx, stop := untilSignalled()
-	defer stop()
+	ctx := untilSignalled()
 	err = t.acquireFor(ctx, c, anchor)
 	if outcome := outcomeOf(err); outcome != "" {
 		err = errors.Join(err, put("outcome="+outcome+"\n"))

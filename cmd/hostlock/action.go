@@ -52,8 +52,7 @@ func actionAcquire(c *hook.Call, in hook.Inputs) int {
 		d, err = open(t.lockDir)
 	}
 	if err == nil {
-		ctx, stop := untilSignalled()
-		defer stop()
+		ctx := untilSignalled()
 		req := t.request(c.Caller, nil)
 		req.Anchor, req.Join, req.Notify = anchor, lock.JoinHold, c.Notify
 		speech.guard()

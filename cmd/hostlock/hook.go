@@ -52,8 +52,7 @@ func jobHook(args []string) int {
 	outliveLog()
 	switch args[0] {
 	case "job-started":
-		ctx, stop := untilSignalled()
-		defer stop()
+		ctx := untilSignalled()
 		speech.guard()
 		err := newCall().JobStarted(ctx, job)
 		speech.free()

@@ -25,8 +25,7 @@ func wait(args []string) error {
 		return err
 	}
 	defer d.Close()
-	ctx, stop := untilSignalled()
-	defer stop()
+	ctx := untilSignalled()
 	if err := d.WaitFree(ctx, caller(), timeout, newProgress()); err != nil {
 		return err
 	}

@@ -241,6 +241,10 @@ func (a *attempt) turn() (_ *Hold, _ *vigil, _ Event, err error) {
 		}
 		a.forget()
 	}
+	if h := a.hold; h != nil {
+		// Of our own we know, and need not read, that it waits.
+		seen[h.entry] = &Ticket{Seq: h.entry.seq, Record: &h.Record, UID: d.uid, Standing: Waits, entry: h.entry}
+	}
 	held := holders(entries, load)
 	outer, err := inside(a.req.Caller, held)
 	if err != nil {

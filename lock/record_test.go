@@ -304,6 +304,8 @@ func TestParseConfig(t *testing.T) {
 		{"\nlock_dir=/a\nlock_dir=/a", "/etc/x:3: lock_dir is set twice"},
 		{"lockdir=/a", "/etc/x:1: not understood"},
 		{"/run/hostlock", "/etc/x:1: not understood"},
+		{"lock_dir", "/etc/x:1: not understood"},
+		{"lock_dir /run/hostlock", "/etc/x:1: not understood"},
 		{"jobs a=b", "/etc/x:1: not understood"},
 	} {
 		if c, err := ParseConfig("/etc/x", []byte(tt.text)); err == nil || !strings.HasPrefix(err.Error(), tt.want) {

@@ -442,6 +442,54 @@ func TestGuardReplacedWhileWaited(t *testing.T) {
 	(<-got).leave()
 }
 
+// Somebody removes the guard while one who has it is stopped, and another takes the
+// host under a new one: what the first one found out before counts for nothing, it
+// changes nothing and asks again.
+func TestGuardRemovedWhileStopped(t *testing.T) {
+	for _, queued := range []bool{false, true} {
+		w := newWorld(t)
+		holder := w.actor()
+		holder.gets()
+		a := w.actor(noWait, letBe)
+		if queued {
+			a = w.actor(letBe).waits()
+		}
+		holder.dies()
+		var other *actor
+		a.d.host.look = func(id proc.Identity) proc.Liveness {
+			if other == nil { // here it is stopped
+				other = w.actor(letBe)
+				w.pass(2 * time.Hour) // past the first one's patience
+				if err := os.Remove(w.file(guardFile)); err != nil {
+					t.Error(err)
+				}
+				other.gets()
+			}
+			if id.PID == holder.pid {
+				return proc.Gone
+			}
+			return w.look(id)
+		}
+		var err error
+		var busy *BusyError
+		if queued {
+			_, err = a.step()
+		} else {
+			_, err = a.d.Acquire(t.Context(), a.req)
+		}
+		if queued && !errors.Is(err, errGuardLost) || !queued && (!errors.As(err, &busy) || busy.Blocker.ID() != other.id) {
+			t.Errorf("queued %t: %v", queued, err)
+		}
+		v := w.want(HeldNow)
+		if len(v.Holders) != 1 || v.Holders[0].ID() != other.id || len(v.Waiting) != 0 {
+			t.Errorf("queued %t: %d hold, %d wait", queued, len(v.Holders), len(v.Waiting))
+		}
+		if names, _ := filepath.Glob(w.file("*[0-9].*")); len(names) != 2 {
+			t.Errorf("queued %t: left %v", queued, names)
+		}
+	}
+}
+
 func inodeOf(t *testing.T, path string) uint64 {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {

@@ -30,6 +30,11 @@ func TestRecordIsWrittenAsEncodingJSONWould(t *testing.T) {
 	same(t, &Record{})
 	same(t, fullRecord())
 	same(t, &Record{Evidence: &Evidence{}})
+	every := []byte("\u2028\u2029\ufffd\U0001f512")
+	for c := range 256 {
+		every = append(every, byte(c))
+	}
+	same(t, &Record{Reason: string(every)})
 	for _, f := range []float64{1, -1, 1e-5, 1e-6, 9.99e-7, -1e-7, 1e-9, 2.5e-9, 1e-10, 1.05e-100, math.SmallestNonzeroFloat64,
 		999999999999999999999, 1e21, -1e21, 1e22, 1.5e100, math.MaxFloat64, math.Copysign(0, -1)} {
 		same(t, &Record{Evidence: &Evidence{Measures: Measures{OwnCores: &f}}})

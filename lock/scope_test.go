@@ -75,6 +75,22 @@ func TestScopeMarkIsAFile(t *testing.T) {
 	}
 }
 
+// Where the mount cannot be told, nothing is known against it.
+func TestScopeWithoutAMount(t *testing.T) {
+	if !(&Dir{fd: -1}).onWholeFS() {
+		t.Error("what cannot be told is told")
+	}
+}
+
+// A record that does not say that its lock covers the host does not cover it. (Defect 51.)
+func TestFactsOfScope(t *testing.T) {
+	for said, want := range map[string]Scope{"box": Box, "private": Private, "container": Container, "": Container, "planet": Container} {
+		if got := FactsOf(&Record{LockScope: said}).Scope; got != want {
+			t.Errorf("%q is %v, want %v", said, got, want)
+		}
+	}
+}
+
 // A flag or a variable that points elsewhere coordinates with nobody; a configuration
 // that cannot be used is never a reason to go elsewhere. (Defects 34, 35.)
 func TestResolve(t *testing.T) {

@@ -129,6 +129,7 @@ type errand struct {
 	Barrier bool // say "ready", and wait for a line before taking
 	Anchor  int  // hand over to a keeper, anchored to this pid
 	Once    bool // release as soon as it is held
+	Look    bool // only open the directory, as status does
 	Report  bool // write the owner to descriptor 3 when it is held
 	Child   []string
 	Owner   string
@@ -158,6 +159,11 @@ func helpHold() {
 		must(syscall.Setuid(e.UID))
 	}
 	in := bufio.NewReader(os.Stdin)
+	if e.Look {
+		_, err := OpenToLook(Location{Path: e.Dir, Source: FromFlag, Scope: Private})
+		must(err)
+		return
+	}
 	d := helpOpen(e.Dir)
 	req := Request{Owner: e.Owner, Reason: "test", Wait: e.Wait, Timeout: e.Timeout, TTL: e.TTL, IgnoreSurvivors: e.Ignore,
 		Caller: Caller{UID: unix.Getuid(), HoldID: e.HoldID}, Join: JoinTicket}

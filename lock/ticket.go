@@ -55,11 +55,6 @@ func parseEntry(name string) (e entry, isLock, ok bool) {
 	if len(base) != 21 || base[0] != kindExclusive && base[0] != kindShared && base[0] != kindJoined {
 		return e, false, false
 	}
-	for _, c := range base[1:] {
-		if c < '0' || c > '9' {
-			return e, false, false
-		}
-	}
 	seq, err := strconv.ParseUint(base[1:], 10, 64)
 	if err != nil || seq == 0 || seq > maxSeq {
 		return e, false, false

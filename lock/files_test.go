@@ -10,15 +10,14 @@ import (
 func TestEntryNames(t *testing.T) {
 	for _, e := range []entry{{kindExclusive, 1}, {kindShared, 12345}, {kindJoined, maxSeq}} {
 		for _, suffix := range []string{lockSuffix, recordSuffix} {
-			got, isLock, ok := parseEntry(e.name() + suffix)
-			if got != e || isLock != (suffix == lockSuffix) || !ok {
-				t.Errorf("%s: %v, %v, %v", e.name()+suffix, got, isLock, ok)
+			if got, ok := parseEntry(e.name() + suffix); got != e || !ok {
+				t.Errorf("%s: %v, %v", e.name()+suffix, got, ok)
 			}
 		}
 	}
 	for _, n := range []string{"", ".", "guard", "t.lock", "t00000000000000000000.lock", "t1.lock", "x00000000000000000001.lock", "t00000000000000000001",
 		"t00000000000000000001.lock.lock", "t+0000000000000000001.lock", "t99999999999999999999.lock", "t04611686018427387904.lock", "T00000000000000000001.json", "t0000000000000000000١.json"} {
-		if e, _, ok := parseEntry(n); ok {
+		if e, ok := parseEntry(n); ok {
 			t.Errorf("%q is taken for %v", n, e)
 		}
 	}
@@ -28,16 +27,12 @@ func FuzzParseEntry(f *testing.F) {
 	f.Add("t00000000000000000001.lock")
 	f.Add("j04611686018427387903.json")
 	f.Fuzz(func(t *testing.T, name string) {
-		e, isLock, ok := parseEntry(name)
+		e, ok := parseEntry(name)
 		if !ok {
 			return
 		}
-		suffix := recordSuffix
-		if isLock {
-			suffix = lockSuffix
-		}
-		if e.name()+suffix != name || e.seq == 0 || e.seq > maxSeq {
-			t.Errorf("%q gave %v, whose name is %q", name, e, e.name()+suffix)
+		if name != e.name()+lockSuffix && name != e.name()+recordSuffix || e.seq == 0 || e.seq > maxSeq {
+			t.Errorf("%q gave %v, whose name is %q", name, e, e.name())
 		}
 	})
 }

@@ -240,7 +240,7 @@ func newKeeper(pipe io.Reader) (*keeper, error) {
 		return nil, fmt.Errorf("the keeper was not told what to keep: %w", err)
 	}
 	d := &Dir{Location: Location{Path: o.Path}, fd: keeperDirFD, uid: unix.Geteuid(), host: thisHost()}
-	e, _, ok := parseEntry(o.Ticket + lockSuffix)
+	e, ok := parseEntry(o.Ticket + lockSuffix)
 	if !ok {
 		return nil, errors.New("the keeper was not told what to keep")
 	}

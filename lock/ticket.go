@@ -45,21 +45,19 @@ func (e entry) name() string {
 }
 
 // parseEntry reads the name of a ticket's file.
-func parseEntry(name string) (e entry, isLock, ok bool) {
-	base, isLock := strings.CutSuffix(name, lockSuffix)
-	if !isLock {
-		if base, ok = strings.CutSuffix(name, recordSuffix); !ok {
-			return e, false, false
-		}
+func parseEntry(name string) (e entry, ok bool) {
+	base, ok := strings.CutSuffix(name, lockSuffix)
+	if !ok {
+		base, ok = strings.CutSuffix(name, recordSuffix)
 	}
-	if len(base) != 21 || base[0] != kindExclusive && base[0] != kindShared && base[0] != kindJoined {
-		return e, false, false
+	if !ok || len(base) != 21 || base[0] != kindExclusive && base[0] != kindShared && base[0] != kindJoined {
+		return e, false
 	}
-	seq, err := strconv.ParseUint(base[1:], 10, 64)
-	if err != nil || seq == 0 || seq > maxSeq {
-		return e, false, false
+	seq, _ := strconv.ParseUint(base[1:], 10, 64) // what is no number is 0, or too large
+	if seq == 0 || seq > maxSeq {
+		return e, false
 	}
-	return entry{base[0], seq}, isLock, true
+	return entry{base[0], seq}, true
 }
 
 // list returns the tickets in the directory by number, and what a crash left
@@ -71,7 +69,7 @@ func (d *Dir) list() (entries []entry, leavings []string, err error) {
 	}
 	entries = make([]entry, 0, len(names)/2+1)
 	for _, n := range names {
-		if e, _, ok := parseEntry(n); ok {
+		if e, ok := parseEntry(n); ok {
 			entries = append(entries, e)
 		} else if strings.HasPrefix(n, tmpPrefix) {
 			leavings = append(leavings, n)

@@ -78,12 +78,7 @@ func (d *Dir) enter() (*session, error) {
 }
 
 // leave gives the guard back.
-func (s *session) leave() {
-	if s.fd >= 0 {
-		unix.Close(s.fd)
-		s.fd = -1
-	}
-}
+func (s *session) leave() { unix.Close(s.fd) }
 
 // current reports whether the guard's path still names the file that is
 // locked, and nothing else does.

@@ -3,6 +3,7 @@
 package lock
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -76,13 +77,7 @@ func (d *Dir) list() (entries []entry, leavings []string, err error) {
 		}
 	}
 	slices.SortFunc(entries, func(a, b entry) int {
-		switch {
-		case a.seq != b.seq && a.seq < b.seq:
-			return -1
-		case a.seq != b.seq:
-			return 1
-		}
-		return int(a.kind) - int(b.kind)
+		return cmp.Or(cmp.Compare(a.seq, b.seq), cmp.Compare(a.kind, b.kind))
 	})
 	return slices.Compact(entries), leavings, nil
 }
@@ -218,7 +213,7 @@ func (d *Dir) load(e entry) *Ticket {
 	case hasLock && int(rst.Uid) != t.UID && rst.Uid != 0:
 		ev.unreadable, t.Problem = true, "its record belongs to another user than its lock"
 	default:
-		if t.UID < 0 {
+		if !hasLock {
 			t.UID = int(rst.Uid)
 		}
 		if r, err := decodeRecord(raw, e.seq); err != nil {
@@ -257,7 +252,6 @@ func (d *Dir) witness(t *Ticket, ev *evidence, lockFD int, hasLock bool) {
 				ev.heldFor = d.age(r, r.RequestedAt)
 			}
 			t.heldFor = ev.heldFor
-			ev.marked = t.note.Takeover != NoTakeover
 		} else {
 			probe = t.body == proc.Unknown || t.body == proc.Running
 			if r.Deadline != nil {
@@ -266,9 +260,7 @@ func (d *Dir) witness(t *Ticket, ev *evidence, lockFD int, hasLock bool) {
 		}
 	}
 	ev.anchor, ev.body = t.anchor, t.body
-	if t.Record == nil {
-		ev.marked = t.note.Takeover != NoTakeover
-	}
+	ev.marked = t.note.Takeover != NoTakeover
 	if probe && hasLock {
 		ev.kernel = probeLock(lockFD)
 	}
@@ -289,7 +281,7 @@ func (d *Dir) overdue(r *Record) time.Duration {
 // last change, for which the kernel vouches: a forged one hastens nothing.
 func (d *Dir) unseenFor(t *Ticket) time.Duration {
 	var span time.Duration
-	if n := t.note.Unseen; n != nil && !t.noteAt.IsZero() {
+	if n := t.note.Unseen; n != nil {
 		span = min(d.since(n.Instant, n.BootID, n.TimeNS), d.host.now().UTC.Sub(t.noteAt))
 	}
 	if first, ok := d.unseen[t.entry]; ok {
@@ -307,18 +299,18 @@ func (d *Dir) remember(t *Ticket) {
 			d.unseen = make(map[entry]Instant)
 		}
 		d.unseen[t.entry] = d.host.now()
-	case !t.unseen && known:
+	case !t.unseen:
 		delete(d.unseen, t.entry)
 	}
 }
 
-// probeLock asks whether anybody has the kernel lock. Two probes are not in
-// each other's way, nor in a ticket's: it is locked before it has its name.
+// probeLock asks whether anybody has the kernel lock, and has it shared until fd is
+// closed. Two probes are not in each other's way, nor in a ticket's: it is locked
+// before it has its name.
 func probeLock(fd int) kernelLock {
 	_, err := retry(func() (int, error) { return 0, unix.Flock(fd, unix.LOCK_SH|unix.LOCK_NB) })
 	switch {
 	case err == nil:
-		_ = unix.Flock(fd, unix.LOCK_UN)
 		return lockFree
 	case errors.Is(err, unix.EWOULDBLOCK):
 		return lockHeld

@@ -40,6 +40,7 @@ func FuzzParseEntry(f *testing.F) {
 func FuzzParseNote(f *testing.F) {
 	f.Add([]byte(`{"takeover":"stale_pid","by":"` + anID + `","unseen":{"utc":"2026-01-01T00:00:00Z","boot_ns":5,"boot_id":"b","time_ns":1}}` + "\n    "))
 	f.Add([]byte(`{"left":true}`))
+	f.Add([]byte(`{"by":"../../x"}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if n := parseNote(b); n.By != "" && !hexID(n.By) || n.Takeover > Unverifiable {
 			t.Errorf("%q gave %+v", b, n)
@@ -70,6 +71,7 @@ func TestParseGuard(t *testing.T) {
 		{"hostlock", 0, 0, true},
 		{"hostlock 1", 0, 1, true},
 		{"hostlock 1 x", 0, 1, true},
+		{"hostlock 1 4611686018427387903", maxSeq, 1, false},
 		{"hostlock 1 4611686018427387904", 0, 1, true},
 		{"hostlock 1 42 42", 0, 1, true},
 		{"hostlock one 42", 0, 0, true},
@@ -108,8 +110,11 @@ func TestFlockOwner(t *testing.T) {
 2: -> FLOCK  ADVISORY  WRITE 300 08:01:77 0 EOF
 3: -> FLOCK  ADVISORY  WRITE 400 08:01:88 0 EOF
 4: FLOCK  ADVISORY  READ  500 08:01:99 0 EOF
+5: FLOCK  ADVISORY  WRITE -1 08:01:55 0 EOF
+6: FLOCK  ADVISORY  WRITE none 08:01:66 0 EOF
+7: FLOCK  ADVISORY  WRITE 700
 `
-	for ino, want := range map[uint64]int{77: 200, 88: 0, 99: 500, 7: 0} {
+	for ino, want := range map[uint64]int{77: 200, 88: 0, 99: 500, 7: 0, 55: -1, 66: 0} {
 		if got := flockOwner(table, ino); got != want {
 			t.Errorf("inode %d: %d, want %d", ino, got, want)
 		}

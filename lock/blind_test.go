@@ -4,7 +4,9 @@ package lock
 
 import (
 	"errors"
+	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,16 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// denied does what do does, on a thread on which a system call fails. It skips the
+// denied does what do does, on a thread on which some system calls fail. It skips the
 // test where that cannot be had.
-func denied(t *testing.T, nr uint32, as unix.Errno, do func()) {
+func denied(t *testing.T, calls map[uint32]unix.Errno, do func()) {
 	t.Helper()
-	program := []unix.SockFilter{
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}, // the number, by struct seccomp_data
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: nr},
-		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(as)},
-		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+	program := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}} // the number, by struct seccomp_data
+	for nr, errno := range calls {
+		program = append(program,
+			unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: nr},
+			unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(errno)})
 	}
+	program = append(program, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW})
 	filter := &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
 	done := make(chan error)
 	go func() {
@@ -44,24 +47,160 @@ func denied(t *testing.T, nr uint32, as unix.Errno, do func()) {
 	}
 }
 
-// A guard that cannot be looked at is no reason to ask again until the patience ends,
-// and none to take another's word for it.
-func TestGuardThatCannotBeLookedAt(t *testing.T) {
+// Whatever the kernel refuses makes the directory unusable, at once and with the reason:
+// nothing is taken, nothing is left behind, and no descriptor stays open.
+func TestRefusedByTheKernel(t *testing.T) {
 	old := guardPatience
-	guardPatience = 100 * time.Millisecond
+	guardPatience = 50 * time.Millisecond
 	defer func() { guardPatience = old }()
-	w := newWorld(t)
-	d, _ := w.process()
-	var err error
-	denied(t, unix.SYS_NEWFSTATAT, unix.EACCES, func() {
-		_, err = d.enter()
-	})
-	if !errors.As(err, new(*UnusableError)) || !errors.Is(err, unix.EACCES) || !strings.Contains(err.Error(), "its guard file cannot be looked at") {
-		t.Errorf("%v", err)
+	for _, tt := range []struct {
+		name    string
+		calls   map[uint32]unix.Errno
+		guard   string // what is in it; empty: there is none
+		problem string
+	}{
+		{"to make the guard", map[uint32]unix.Errno{unix.SYS_FCHMOD: unix.EPERM}, "", "its guard file cannot be created: operation not permitted"},
+		{"to fill the guard", map[uint32]unix.Errno{unix.SYS_PWRITE64: unix.ENOSPC}, "", "its guard file cannot be created: no space left on device"},
+		{"to name the guard", map[uint32]unix.Errno{unix.SYS_RENAMEAT2: unix.EPERM}, "", "its guard file cannot be created: operation not permitted"},
+		{"to open the guard", map[uint32]unix.Errno{unix.SYS_OPENAT: unix.EMFILE}, "hostlock 1 7\n", "its guard file cannot be opened: too many open files"},
+		{"to look into the guard", map[uint32]unix.Errno{unix.SYS_FSTAT: unix.EIO}, "hostlock 1 7\n", "its guard file cannot be opened: input/output error"},
+		{"to lock the guard", map[uint32]unix.Errno{unix.SYS_FLOCK: unix.ENOLCK}, "hostlock 1 7\n", "its guard cannot be locked: no locks available"},
+		{"to look at the guard", map[uint32]unix.Errno{unix.SYS_NEWFSTATAT: unix.EACCES}, "hostlock 1 7\n", "its guard file cannot be looked at: permission denied"},
+		{"a guard that stays", map[uint32]unix.Errno{unix.SYS_NEWFSTATAT: unix.ENOENT}, "hostlock 1 7\n", "its guard file is being replaced again and again"},
+		{"a guard of ours", nil, "hostlock 2 7\n", "it has format 2 and this hostlock knows 1: install the newer version"},
+		{"another number", nil, "hostlock 1 4611686018427387903\n", "its numbers are used up: remove it when nobody holds the host"},
+		{"to write a number", map[uint32]unix.Errno{unix.SYS_PWRITE64: unix.ENOSPC}, "hostlock 1 7\n", "its guard cannot be written: no space left on device"},
+		{"to mend the guard", map[uint32]unix.Errno{unix.SYS_FTRUNCATE: unix.EIO}, "hostlock 1 seven\n", "its guard cannot be written: input/output error"},
+		{"to list it", map[uint32]unix.Errno{unix.SYS_GETDENTS64: unix.EIO}, "hostlock 1 7\n", "cannot list it: input/output error"},
+		{"to make a ticket", map[uint32]unix.Errno{unix.SYS_FCHMOD: unix.EPERM}, "hostlock 1 7\n", "cannot take a ticket: operation not permitted"},
+		{"to name a ticket", map[uint32]unix.Errno{unix.SYS_RENAMEAT2: unix.EPERM}, "hostlock 1 7\n", "cannot take a ticket: operation not permitted"},
+		{"to name a record", map[uint32]unix.Errno{unix.SYS_RENAMEAT: unix.EPERM}, "hostlock 1 7\n", "cannot take a ticket: operation not permitted"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			left := ""
+			if tt.guard != "" {
+				w.write(guardFile, tt.guard)
+				left = guardFile
+			}
+			a := w.actor(noWait)
+			tries := func(n int) (err error) {
+				for range n {
+					var ok bool
+					if ok, err = a.step(); ok {
+						return errors.New("it is taken")
+					}
+				}
+				return err
+			}
+			var err error
+			denied(t, tt.calls, func() { err = tries(1) })
+			before := openFDs(t)
+			denied(t, tt.calls, func() { err = tries(5) })
+			after := openFDs(t)
+			var u *UnusableError
+			if !errors.As(err, &u) || !strings.HasSuffix(u.Error(), " is unusable: "+tt.problem) {
+				t.Errorf("%v, want %q", err, tt.problem)
+			}
+			if after >= before+5 {
+				t.Errorf("%d descriptors before, %d after", before, after)
+			}
+			names, err := os.ReadDir(w.path)
+			if err != nil || left == "" && len(names) > 0 || left != "" && (len(names) != 1 || names[0].Name() != left) {
+				t.Errorf("left %v, %v", names, err)
+			}
+			// It was not left locked either.
+			w.write(guardFile, "hostlock 1 00000000000000000007\n")
+			if h := w.actor(noWait).gets(); h.entry.seq != 8 {
+				t.Errorf("number %d", h.entry.seq)
+			}
+		})
 	}
-	s, err := d.enter() // it was not left locked
-	if err != nil {
+}
+
+// The same before there is a session, for who acquires and for who looks.
+func TestOpenRefusedByTheKernel(t *testing.T) {
+	path := t.TempDir()
+	if err := os.WriteFile(path+"/conf", []byte("lock_dir = "+path+"\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	s.leave()
+	who := strconv.Itoa(os.Getuid())
+	dir := func(open func(Location) (*Dir, error)) func() error {
+		return func() error {
+			d, err := open(Location{Path: path, Scope: Private})
+			if err == nil {
+				d.Close()
+			}
+			return err
+		}
+	}
+	conf := func() error {
+		_, err := ReadConfig(path + "/conf")
+		return err
+	}
+	for _, tt := range []struct {
+		name    string
+		do      func() error
+		calls   map[uint32]unix.Errno
+		problem string // empty: it works
+	}{
+		{"acquire", dir(Open), nil, ""},
+		{"acquire", dir(Open), map[uint32]unix.Errno{unix.SYS_OPENAT: unix.EACCES}, "this user may not open it: permission denied"},
+		{"acquire", dir(Open), map[uint32]unix.Errno{unix.SYS_OPENAT: unix.EMFILE}, "it cannot be opened: too many open files"},
+		{"acquire", dir(Open), map[uint32]unix.Errno{unix.SYS_FSTATFS: unix.EIO}, "its file system cannot be told: input/output error"},
+		{"acquire", dir(Open), map[uint32]unix.Errno{unix.SYS_FSTAT: unix.EIO}, "it cannot be examined: input/output error"},
+		{"acquire", dir(Open), map[uint32]unix.Errno{unix.SYS_FACCESSAT2: unix.EROFS}, "it is not writable for uid " + who + ": read-only file system"},
+		{"look", dir(OpenToLook), nil, ""},
+		{"look", dir(OpenToLook), map[uint32]unix.Errno{unix.SYS_OPENAT: unix.EACCES}, "this user may not open it: permission denied"},
+		{"look", dir(OpenToLook), map[uint32]unix.Errno{unix.SYS_FSTATFS: unix.EIO}, "its file system cannot be told: input/output error"},
+		{"look", dir(OpenToLook), map[uint32]unix.Errno{unix.SYS_FACCESSAT2: unix.EROFS}, "it is not writable for uid " + who + ": read-only file system"},
+		{"configure", conf, nil, ""},
+		{"configure", conf, map[uint32]unix.Errno{unix.SYS_OPENAT: unix.EACCES}, "the configuration cannot be read: open " + path + "/conf: permission denied"},
+		{"configure", conf, map[uint32]unix.Errno{unix.SYS_FSTAT: unix.EIO}, "the configuration is no regular file of at most 1 MiB: stat " + path + "/conf: input/output error"},
+	} {
+		t.Run(tt.name+" "+tt.problem, func(t *testing.T) {
+			var err error
+			denied(t, tt.calls, func() { err = tt.do() })
+			before := openFDs(t)
+			denied(t, tt.calls, func() {
+				for range 5 {
+					err = tt.do()
+				}
+			})
+			if after := openFDs(t); after >= before+5 {
+				t.Errorf("%d descriptors before, %d after", before, after)
+			}
+			var u *UnusableError
+			if tt.problem != "" && (!errors.As(err, &u) || !strings.HasSuffix(u.Error(), " is unusable: "+tt.problem)) || tt.problem == "" && err != nil {
+				t.Errorf("%v, want %q", err, tt.problem)
+			}
+		})
+	}
+}
+
+// A file system that cannot rename without replacing takes links instead.
+func TestRenameWithoutTheFlag(t *testing.T) {
+	for _, errno := range []unix.Errno{unix.EINVAL, unix.ENOSYS} {
+		w := newWorld(t)
+		a := w.actor()
+		var ok bool
+		var err, twice error
+		denied(t, map[uint32]unix.Errno{unix.SYS_RENAMEAT2: errno}, func() {
+			ok, err = a.step()
+			if err = errors.Join(err, os.WriteFile(w.file("other"), nil, 0o666)); err == nil {
+				twice = renameNew(a.d.fd, "other", guardFile)
+			}
+		})
+		if !ok || err != nil {
+			t.Errorf("%v: admitted %t, %v", errno, ok, err)
+		}
+		if !errors.Is(twice, unix.EEXIST) {
+			t.Errorf("%v: over another file: %v", errno, twice)
+		}
+		os.Remove(w.file("other"))
+		if names, err := os.ReadDir(w.path); len(names) != 3 || err != nil {
+			t.Errorf("%v: left %v, %v", errno, names, err)
+		}
+		w.want(HeldNow)
+	}
 }

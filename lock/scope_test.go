@@ -135,6 +135,7 @@ func TestResolve(t *testing.T) {
 		{name: "relative configuration", env: map[string]string{"HOSTLOCK_CONF": "conf"}},
 		{name: "wrong configuration", env: map[string]string{"HOSTLOCK_CONF": file("wrong", "lockdir = /x\n")}},
 		{name: "a directory as configuration", env: map[string]string{"HOSTLOCK_CONF": dir}},
+		{name: "no file as configuration", env: map[string]string{"HOSTLOCK_CONF": "/dev/null"}},
 		{name: "an endless configuration", env: map[string]string{"HOSTLOCK_CONF": "/dev/zero"}},
 		{name: "a configuration that cannot be read", env: map[string]string{"HOSTLOCK_CONF": "/proc/self/mem"}},
 		{name: "a large configuration", env: map[string]string{"HOSTLOCK_CONF": file("large", largest)}, path: "/run/hostlock", source: FromConfig, scope: Private, configured: true},

@@ -411,7 +411,17 @@ func TestGuardDamaged(t *testing.T) {
 				t.Error(err)
 			}
 			third.waits()
-			second.gets()
+			if err := second.gets().Release(); err != nil {
+				t.Error(err)
+			}
+			last := third.gets()
+			if err := last.Release(); err != nil {
+				t.Error(err)
+			}
+			// Mended, the guard alone carries the count on.
+			if h := w.actor().gets(); h.entry.seq <= last.entry.seq {
+				t.Errorf("number %d after %d", h.entry.seq, last.entry.seq)
+			}
 		})
 	}
 }
@@ -425,20 +435,7 @@ func TestGuardReplacedWhileWaited(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := make(chan *session)
-	d2, _ := w.process()
-	go func() {
-		s, err := d2.enter()
-		if err != nil {
-			t.Error(err)
-		}
-		got <- s
-	}()
-	// Until it waits (proc_locks(5) shows that with an arrow).
-	ino := inodeOf(t, w.file(guardFile))
-	for !strings.Contains(waitingFor(t), ":"+strconv.FormatUint(ino, 10)+" ") {
-		time.Sleep(time.Millisecond)
-	}
+	got := w.entersLater(t)
 	os.Remove(w.file(guardFile))
 	d3, _ := w.process()
 	s3, err := d3.enter()
@@ -452,7 +449,132 @@ func TestGuardReplacedWhileWaited(t *testing.T) {
 	case <-time.After(50 * time.Millisecond):
 	}
 	s3.leave()
-	(<-got).leave()
+	in := <-got
+	if in.err != nil {
+		t.Fatal(in.err)
+	}
+	in.leave()
+}
+
+// A guard that got a second name while it was waited for may be somebody's trap.
+func TestGuardLinkedWhileWaited(t *testing.T) {
+	w := newWorld(t)
+	d, _ := w.process()
+	s, err := d.enter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := w.entersLater(t)
+	if err := os.Link(w.file(guardFile), w.file("another-name")); err != nil {
+		t.Fatal(err)
+	}
+	s.leave()
+	if in := <-got; !errors.As(in.err, new(*UnusableError)) || !strings.HasSuffix(in.err.Error(), "its guard file is none: remove it when no process uses the directory: it is not a plain file of this directory") {
+		t.Errorf("%v", in.err)
+	}
+}
+
+type entered struct {
+	*session
+	err error
+}
+
+// entersLater begins to take a guard that another has, and returns when it waits.
+func (w *world) entersLater(t *testing.T) <-chan entered {
+	t.Helper()
+	got := make(chan entered, 1)
+	d, _ := w.process()
+	go func() {
+		s, err := d.enter()
+		got <- entered{s, err}
+	}()
+	// proc_locks(5) shows who waits with an arrow.
+	ino := inodeOf(t, w.file(guardFile))
+	for !strings.Contains(waitingFor(t), ":"+strconv.FormatUint(ino, 10)+" ") {
+		time.Sleep(time.Millisecond)
+	}
+	return got
+}
+
+// A guard that this user may not write is no guard to it.
+func TestGuardNotOurs(t *testing.T) {
+	h := newHost(t)
+	h.take()
+	uid, mode := 65534, os.FileMode(0o644)
+	if os.Getuid() != 0 {
+		uid, mode = 0, 0o444 // our own
+	}
+	if err := os.Chmod(h.path+"/"+guardFile, mode); err != nil {
+		t.Fatal(err)
+	}
+	if r := send(t, errand{Dir: h.path, UID: uid}).hears(t, "error"); !strings.HasSuffix(r.Text, "its guard file cannot be opened: permission denied") {
+		t.Errorf("%+v", r)
+	}
+}
+
+// To make a guard where there is one leaves it as it is.
+func TestGuardMadeByAnother(t *testing.T) {
+	w := newWorld(t)
+	w.write(guardFile, "another's")
+	d, _ := w.process()
+	if err := d.createGuard(); err != nil {
+		t.Error(err)
+	}
+	names, _ := os.ReadDir(w.path)
+	if b, err := os.ReadFile(w.file(guardFile)); string(b) != "another's" || err != nil || len(names) != 1 {
+		t.Errorf("%q, %v, left %v", b, err, names)
+	}
+}
+
+func TestNumbersGrowInASession(t *testing.T) {
+	w := newWorld(t)
+	w.write(guardFile, "hostlock 1 4611686018427387900\n and more")
+	d, _ := w.process()
+	s, err := d.enter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.leave()
+	// Of a damaged guard nothing is believed; tickets are.
+	for i, tt := range []struct {
+		entries []entry
+		want    uint64
+	}{{nil, 1}, {nil, 2}, {[]entry{{kindExclusive, 1}}, 3}, {[]entry{{kindExclusive, 1}, {kindShared, maxSeq - 1}}, maxSeq}} {
+		if got, err := s.next(tt.entries); got != tt.want || err != nil {
+			t.Errorf("%d: number %d, %v, want %d", i, got, err, tt.want)
+		}
+		if b, _ := os.ReadFile(w.file(guardFile)); string(b) != fmt.Sprintf("hostlock 1 %020d\n", tt.want) {
+			t.Errorf("%d: the guard says %q", i, b)
+		}
+	}
+	if n, err := s.next(nil); !errors.As(err, new(*UnusableError)) {
+		t.Errorf("number %d, %v", n, err)
+	}
+}
+
+// Who has the guard is named as far as it can be told.
+func TestGuardHolder(t *testing.T) {
+	f, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	comm, err := os.ReadFile("/proc/self/comm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := guardHolder(int(f.Fd())); got != "a process that cannot be seen from here" {
+		t.Errorf("nobody: %s", got)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := guardHolder(int(f.Fd())), fmt.Sprintf("pid %d (%s)", os.Getpid(), strings.TrimSpace(string(comm))); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if got := guardHolder(-1); got != "a process that cannot be told" {
+		t.Errorf("of no file: %s", got)
+	}
 }
 
 // Somebody removes the guard while one who has it is stopped, and another takes the

@@ -188,6 +188,7 @@ func TestRecordHostileText(t *testing.T) {
 	r.Previous = &Previous{ID: "x\ny", Owner: "o p"}
 	r.Owner, r.OwnerDeclared = "a b", true
 	r.Job = map[string]string{"k\n": "v", "run": evil}
+	r.Evidence.Reasons[0].Text = evil
 	b, err := json.Marshal(r)
 	if err != nil {
 		t.Fatal(err)
@@ -202,7 +203,7 @@ func TestRecordHostileText(t *testing.T) {
 	if got.Previous.ID != "" || got.Previous.Owner != "" || len(got.Job) != 1 {
 		t.Errorf("previous %+v, job %q", got.Previous, got.Job)
 	}
-	for _, s := range []string{got.Reason, got.Cmd, got.Worktree, got.Anchor.Comm, got.Body.Comm, got.Outcome, got.LeftNames, got.Job["run"]} {
+	for _, s := range []string{got.Reason, got.Cmd, got.Worktree, got.Anchor.Comm, got.Body.Comm, got.Outcome, got.LeftNames, got.Job["run"], got.Evidence.Reasons[0].Text} {
 		if !harmless(s) || s == "" {
 			t.Errorf("%q", s)
 		}

@@ -204,3 +204,50 @@ func TestRenameWithoutTheFlag(t *testing.T) {
 		w.want(HeldNow)
 	}
 }
+
+// A history that cannot be written is a warning; what is there stays as far as it can.
+func TestHistoryRefusedByTheKernel(t *testing.T) {
+	large := strings.Repeat(strings.Repeat("x", 63)+"\n", maxHistory/64) + "y\n"
+	for _, tt := range []struct {
+		name, old string
+		calls     map[uint32]unix.Errno
+		problem   string
+	}{
+		{"to make it", "", map[uint32]unix.Errno{unix.SYS_FCHMOD: unix.EPERM}, "operation not permitted"},
+		{"to name it", "", map[uint32]unix.Errno{unix.SYS_RENAMEAT2: unix.EPERM}, "operation not permitted"},
+		{"to write it", "x\n", map[uint32]unix.Errno{unix.SYS_PWRITE64: unix.ENOSPC}, "no space left on device"},
+		{"to read its end", large, map[uint32]unix.Errno{unix.SYS_PREAD64: unix.EIO}, "input/output error"},
+		{"to cut it", large, map[uint32]unix.Errno{unix.SYS_FTRUNCATE: unix.EPERM}, "operation not permitted"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			if tt.old != "" {
+				w.write(historyFile, tt.old)
+			}
+			d, _ := w.process()
+			now := w.clock
+			ends := func() { d.finish(&Record{ID: anID, Phase: Held, HeldAt: &now}, 0, endReleased) }
+			denied(t, tt.calls, ends)
+			before := openFDs(t)
+			denied(t, tt.calls, func() {
+				for range 5 {
+					ends()
+				}
+			})
+			if after := openFDs(t); after >= before+5 {
+				t.Errorf("%d descriptors before, %d after", before, after)
+			}
+			want := "the history of " + w.path + " could not be written: " + tt.problem
+			if len(d.Warnings) != 6 || d.Warnings[5] != want {
+				t.Errorf("warned %q, want %q", d.Warnings, want)
+			}
+			if b, _ := os.ReadFile(w.file(historyFile)); string(b) != tt.old {
+				t.Errorf("%d bytes, want %d", len(b), len(tt.old))
+			}
+			names, err := os.ReadDir(w.path)
+			if err != nil || len(names) > 1 || len(names) > 0 != (tt.old != "") {
+				t.Errorf("left %v, %v", names, err)
+			}
+		})
+	}
+}

@@ -64,5 +64,8 @@ func TestRecordIsWrittenAsEncodingJSONWould(t *testing.T) {
 		if _, err := r.appendJSON(nil); err == nil {
 			t.Errorf("%v was written", f)
 		}
+		if _, err := r.encode([]byte(`{"a":1}`)); err == nil {
+			t.Errorf("%v was written over another", f)
+		}
 	}
 }

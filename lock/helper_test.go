@@ -88,6 +88,8 @@ func TestMain(m *testing.M) {
 		fmt.Println("ready")
 		io.Copy(io.Discard, os.Stdin)
 		s.leave()
+	case "bound":
+		helpBound()
 	default:
 		must(errors.New("no such mode"))
 	}
@@ -100,6 +102,22 @@ func spin() {
 	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, -15) // if we may
 	for n := uint(0); ; n++ {
 		_ = n
+	}
+}
+
+// helpBound says what a directory is that is another's part, bound to its place.
+func helpBound() {
+	dir := os.Getenv("LOCK_TEST_DIR")
+	if err := unix.Mount(dir+"/part", dir+"/place", "", unix.MS_BIND, ""); err != nil {
+		fmt.Println("no mount:", err)
+		return
+	}
+	for _, path := range []string{dir + "/place", dir} {
+		d, err := openDir(Location{Path: path})
+		must(err)
+		d.host.here = proc.Vantage{PIDNS: proc.InitialPIDNS, ProcOurs: true}
+		d.resolveScope(true)
+		fmt.Println(d.Scope)
 	}
 }
 

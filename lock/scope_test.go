@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -72,6 +73,48 @@ func TestScopeMarkIsAFile(t *testing.T) {
 	}
 	if d.resolveScope(false); d.Scope != Container {
 		t.Errorf("%v by a link", d.Scope)
+	}
+}
+
+// A service's private /tmp is a part of a file system, bound to its place.
+func TestScopeOfAPartOfAFileSystem(t *testing.T) {
+	if d, _ := newWorld(t).process(); !d.onWholeFS() {
+		t.Skip("here everything is")
+	}
+	dir := t.TempDir()
+	if err := errors.Join(os.Mkdir(dir+"/part", 0o755), os.Mkdir(dir+"/place", 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	c := helperCmd("bound", "LOCK_TEST_DIR="+dir)
+	c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
+	if os.Getuid() != 0 {
+		c.SysProcAttr.Cloneflags = unix.CLONE_NEWUSER
+		c.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
+	}
+	out, err := c.Output()
+	if errors.Is(err, unix.EPERM) || strings.HasPrefix(string(out), "no mount") {
+		t.Skipf("not allowed here: %s %v", out, err)
+	}
+	if string(out) != "container\nbox\n" || err != nil {
+		t.Errorf("%q, %v", out, err)
+	}
+	if _, err := os.Lstat(dir + "/part/" + hostMark); err == nil {
+		t.Error("it is marked as the host's")
+	}
+}
+
+// The mark is closed when it is made.
+func TestScopeMarkIsClosed(t *testing.T) {
+	w := newWorld(t)
+	d, _ := w.process()
+	d.host.here = proc.Vantage{PIDNS: proc.InitialPIDNS, ProcOurs: true}
+	before := openFDs(t)
+	for range 5 {
+		d.resolveScope(true)
+		os.Remove(w.file(hostMark))
+	}
+	if after := openFDs(t); after >= before+5 {
+		t.Errorf("%d descriptors before, %d after", before, after)
 	}
 }
 

@@ -302,6 +302,9 @@ func TestNothingLeaks(t *testing.T) {
 		if _, err := d.Look(); err != nil {
 			t.Fatal(err)
 		}
+		if err := d.writeNote(hold.entry, func(*note) {}); err != nil {
+			t.Fatal(err)
+		}
 		if _, err := d.History(); err != nil {
 			t.Fatal(err)
 		}

@@ -29,7 +29,9 @@ func TestCreateDir(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		unix.Umask(old)
+		if got := unix.Umask(old); got != mask {
+			t.Errorf("umask %o became %o", mask, got)
+		}
 		if err != nil {
 			t.Fatalf("umask %o: %v", mask, err)
 		}
@@ -47,12 +49,33 @@ func TestCreateDir(t *testing.T) {
 	}
 }
 
+// Two may make it at once; and what is closed twice closes nothing else.
+func TestDirMadeByAnother(t *testing.T) {
+	path := t.TempDir()
+	if err := createDir(path); err != nil {
+		t.Error(err)
+	}
+	d, err := Open(Location{Path: path, Scope: Private})
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := d.fd
+	d.Close()
+	if err := unix.Dup3(2, old, unix.O_CLOEXEC); err != nil { // another's by now
+		t.Fatal(err)
+	}
+	d.Close()
+	if err := unix.Close(old); err != nil {
+		t.Errorf("another's descriptor is closed: %v", err)
+	}
+}
+
 func TestUnusableDir(t *testing.T) {
 	base := t.TempDir()
 	file := filepath.Join(base, "file")
 	link := filepath.Join(base, "link")
 	dangling := filepath.Join(base, "dangling")
-	for _, err := range []error{os.WriteFile(file, nil, 0o666), os.Symlink(base, link), os.Symlink("/nowhere/at/all", dangling), unix.Mkfifo(base+"/fifo", 0o666)} {
+	for _, err := range []error{os.WriteFile(file, nil, 0o666), os.Symlink(base, link), os.Symlink("/nowhere/at/all", dangling), os.Symlink("loop", base+"/loop"), unix.Mkfifo(base+"/fifo", 0o666)} {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -66,6 +89,7 @@ func TestUnusableDir(t *testing.T) {
 		{"a FIFO", Location{Path: base + "/fifo"}, "not a directory"},
 		{"a link to a directory", Location{Path: link}, "not a directory"},
 		{"a dangling link", Location{Path: dangling}, "not a directory"},
+		{"below a link to itself", Location{Path: base + "/loop/lock"}, "not a directory"},
 		{"below a file", Location{Path: file + "/lock"}, "not a directory"},
 		{"missing, and named by the configuration", Location{Path: base + "/none", configured: true}, "the configuration names it and it does not exist"},
 		// What acquire cannot create is not free.
@@ -137,6 +161,23 @@ func TestForeignDirIsNamed(t *testing.T) {
 		}
 		if got := h.dir().Problem; (tt.want == "") != (got == "") || !strings.Contains(got, tt.want) {
 			t.Errorf("uid %d, mode %o: problem %q, want %q", tt.uid, tt.mode, got, tt.want)
+		}
+	}
+}
+
+// Root may delete anybody's ticket anyway; any other owner is named, but to itself.
+func TestOwnerOfDir(t *testing.T) {
+	w := newWorld(t)
+	d, _ := w.process()
+	owner := d.uid
+	for _, uid := range []int{owner, owner + 1} {
+		want := ""
+		if uid != owner && owner != 0 {
+			want = fmt.Sprintf("the directory belongs to uid %d, who can delete anybody's ticket", owner)
+		}
+		d.uid, d.Problem = uid, ""
+		if err := d.check(); err != nil || d.Problem != want {
+			t.Errorf("for uid %d: %q, %v, want %q", uid, d.Problem, err, want)
 		}
 	}
 }
@@ -219,6 +260,10 @@ func TestTraps(t *testing.T) {
 					}
 					if u != nil && target != guardFile {
 						t.Errorf("unusable for %s: %v", target, err)
+					}
+					plain := name == "huge" || name == "garbage" || name == "empty" || name == "null"
+					if target == guardFile && !plain && (u == nil || !strings.Contains(u.Problem, "its guard file is none: remove it")) {
+						t.Errorf("for a guard that is none: %v", err)
 					}
 					a := w.actor()
 					if ok, _ := a.step(); ok {

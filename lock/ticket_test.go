@@ -109,6 +109,9 @@ func TestReadTicket(t *testing.T) {
 		{name: "no lock", harm: func(w *world, lock, record string) { os.Remove(w.file(lock)) }, state: HeldNow, read: true},
 		{name: "a record that is none", harm: func(w *world, lock, record string) { trap(w, record, "link") }, state: HeldNow,
 			problem: "its record cannot be read: it is not a plain file of this directory"},
+		{name: "a record with another name", harm: func(w *world, lock, record string) { os.Link(w.file(record), w.file("another")) }, state: HeldNow,
+			problem: "its record cannot be read: it is not a plain file of this directory"},
+		{name: "a lock with another name", harm: func(w *world, lock, record string) { os.Link(w.file(lock), w.file("another")) }, state: HeldNow, read: true},
 		{name: "a large record", harm: func(w *world, lock, record string) { trap(w, record, "huge") }, state: HeldNow,
 			problem: "its record cannot be read: it is too large"},
 		{name: "an empty record", harm: func(w *world, lock, record string) { trap(w, record, "empty") }, state: HeldNow,
@@ -186,6 +189,13 @@ func TestWriteNote(t *testing.T) {
 	}
 	if err := d.writeNote(entry{kindExclusive, 2}, func(*note) {}); !errors.Is(err, unix.ENOENT) {
 		t.Errorf("on no ticket: %v", err)
+	}
+	// Whoever gave it another name may have something else behind that name.
+	if err := os.Link(w.file(e.name()+lockSuffix), w.file("another")); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.writeNote(e, func(*note) {}); !errors.Is(err, errNotRegular) {
+		t.Errorf("on one with another name: %v", err)
 	}
 }
 

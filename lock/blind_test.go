@@ -67,6 +67,7 @@ func TestRefusedByTheKernel(t *testing.T) {
 		{"to lock the guard", map[uint32]unix.Errno{unix.SYS_FLOCK: unix.ENOLCK}, "hostlock 1 7\n", "its guard cannot be locked: no locks available"},
 		{"to look at the guard", map[uint32]unix.Errno{unix.SYS_NEWFSTATAT: unix.EACCES}, "hostlock 1 7\n", "its guard file cannot be looked at: permission denied"},
 		{"a guard that stays", map[uint32]unix.Errno{unix.SYS_NEWFSTATAT: unix.ENOENT}, "hostlock 1 7\n", "its guard file is being replaced again and again"},
+		{"a guard that is never seen", map[uint32]unix.Errno{unix.SYS_NEWFSTATAT: unix.EINTR}, "hostlock 1 7\n", "its guard file is being replaced again and again"},
 		{"a guard of ours", nil, "hostlock 2 7\n", "it has format 2 and this hostlock knows 1: install the newer version"},
 		{"another number", nil, "hostlock 1 4611686018427387903\n", "its numbers are used up: remove it when nobody holds the host"},
 		{"to write a number", map[uint32]unix.Errno{unix.SYS_PWRITE64: unix.ENOSPC}, "hostlock 1 7\n", "its guard cannot be written: no space left on device"},

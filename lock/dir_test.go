@@ -474,31 +474,40 @@ func TestGuardDamaged(t *testing.T) {
 // Two that have the guard at once would be a theft: one who waits for a guard
 // that was replaced meanwhile must take the new one.
 func TestGuardReplacedWhileWaited(t *testing.T) {
-	w := newWorld(t)
-	d, _ := w.process()
-	s, err := d.enter()
-	if err != nil {
-		t.Fatal(err)
+	for name, replace := range map[string]func(guard string) error{
+		"removed":    os.Remove,
+		"moved away": func(guard string) error { return os.Rename(guard, guard+"-2") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			d, _ := w.process()
+			s, err := d.enter()
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := w.entersLater(t)
+			if err := replace(w.file(guardFile)); err != nil {
+				t.Fatal(err)
+			}
+			d3, _ := w.process()
+			s3, err := d3.enter()
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.leave()
+			select {
+			case <-got:
+				t.Fatal("two have the guard")
+			case <-time.After(50 * time.Millisecond):
+			}
+			s3.leave()
+			in := <-got
+			if in.err != nil {
+				t.Fatal(in.err)
+			}
+			in.leave()
+		})
 	}
-	got := w.entersLater(t)
-	os.Remove(w.file(guardFile))
-	d3, _ := w.process()
-	s3, err := d3.enter()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.leave()
-	select {
-	case <-got:
-		t.Fatal("two have the guard")
-	case <-time.After(50 * time.Millisecond):
-	}
-	s3.leave()
-	in := <-got
-	if in.err != nil {
-		t.Fatal(in.err)
-	}
-	in.leave()
 }
 
 // A guard that got a second name while it was waited for may be somebody's trap.

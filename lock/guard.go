@@ -161,7 +161,7 @@ func (s *session) next(entries []entry) (uint64, error) {
 	if err := writeAt(s.fd, fmt.Appendf(nil, guardLine, Format, seq), 0); err != nil {
 		return 0, &UnusableError{Path: s.d.Path, Problem: "its guard cannot be written", Err: err}
 	}
-	s.counter, s.damaged = seq, false
+	s.counter = seq
 	return seq, nil
 }
 

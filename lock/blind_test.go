@@ -252,3 +252,65 @@ func TestHistoryRefusedByTheKernel(t *testing.T) {
 		})
 	}
 }
+
+// What cannot be removed, because it is another user's in a sticky directory, is noted:
+// a takeover, and that a waiter was passed. (Defect 49.)
+func TestNotedWhereItCannotBeRemoved(t *testing.T) {
+	const passed, taken = "{\"left\":true}\n", "{\"takeover\":\"stale_pid\",\"by\":\"" + anID + "\"}\n"
+	sticky := map[uint32]unix.Errno{unix.SYS_UNLINKAT: unix.EPERM}
+	full := map[uint32]unix.Errno{unix.SYS_PWRITE64: unix.ENOSPC}
+	both := map[uint32]unix.Errno{unix.SYS_UNLINKAT: unix.EPERM, unix.SYS_PWRITE64: unix.ENOSPC}
+	clear := func(s Standing, n note) func(d *Dir, e entry) error {
+		return func(d *Dir, e entry) error {
+			d.clear(&Ticket{entry: e, Standing: s, note: n})
+			return nil
+		}
+	}
+	mark := func(d *Dir, e entry) error { return d.mark(&Ticket{entry: e, Kind: StalePID}, anID) }
+	remove := func(d *Dir, e entry) error { return d.remove(e) }
+	for _, tt := range []struct {
+		name  string
+		do    func(d *Dir, e entry) error
+		calls map[uint32]unix.Errno
+		want  string // of the .lock; "gone": there is none
+		err   string
+	}{
+		{"clear", clear(Left, note{}), nil, "gone", ""},
+		{"clear another's", clear(Left, note{}), sticky, passed, ""},
+		{"clear another's, which says so", clear(Left, note{Left: true}), sticky, "", ""},
+		{"clear another's that was taken over", clear(Over, note{}), sticky, "", ""},
+		{"mark", mark, nil, "gone", ""},
+		{"mark another's", mark, sticky, taken, ""},
+		{"mark on a full disk", mark, full, "gone", ""},
+		{"mark another's on a full disk", mark, both, "", "operation not permitted\nno space left on device"},
+		{"remove", remove, nil, "gone", ""},
+		{"remove another's", remove, sticky, "", "operation not permitted"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			d, _ := w.process()
+			e := entry{kindExclusive, 1}
+			w.write(e.name()+lockSuffix, "")
+			w.write(e.name()+recordSuffix, "")
+			var err error
+			denied(t, tt.calls, func() { err = tt.do(d, e) })
+			if tt.err == "" && err != nil || tt.err != "" && (err == nil || err.Error() != tt.err) {
+				t.Errorf("%v, want %q", err, tt.err)
+			}
+			got := "gone"
+			if b, err := os.ReadFile(w.file(e.name() + lockSuffix)); err == nil {
+				got = string(b)
+			}
+			if got != tt.want {
+				t.Errorf("on it: %q, want %q", got, tt.want)
+			}
+			names, _ := os.ReadDir(w.path)
+			if (len(names) == 0) != (tt.want == "gone") {
+				t.Errorf("left %v", names)
+			}
+			if err := d.remove(e); err != nil { // also what is not there
+				t.Errorf("at last: %v", err)
+			}
+		})
+	}
+}

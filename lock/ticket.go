@@ -365,7 +365,7 @@ func (d *Dir) remove(e entry) error {
 	if err := unix.Unlinkat(d.fd, e.name()+lockSuffix, 0); err != nil && err != unix.ENOENT {
 		return err
 	}
-	if err := unix.Unlinkat(d.fd, e.name()+recordSuffix, 0); err != nil && err != unix.ENOENT {
+	if err := unix.Unlinkat(d.fd, e.name()+recordSuffix, 0); err != unix.ENOENT {
 		return err
 	}
 	return nil

@@ -179,6 +179,18 @@ func TestOpenRefusedByTheKernel(t *testing.T) {
 	}
 }
 
+// Who has a guard by now may take the one that is being made for a crash's leavings:
+// then there is another.
+func TestGuardTakenForALeaving(t *testing.T) {
+	w := newWorld(t)
+	d, _ := w.process()
+	var err error
+	denied(t, map[uint32]unix.Errno{unix.SYS_RENAMEAT2: unix.ENOENT}, func() { err = d.createGuard() })
+	if names, _ := os.ReadDir(w.path); err != nil || len(names) > 0 {
+		t.Errorf("%v, left %v", err, names)
+	}
+}
+
 // A file system that cannot rename without replacing takes links instead.
 func TestRenameWithoutTheFlag(t *testing.T) {
 	for _, errno := range []unix.Errno{unix.EINVAL, unix.ENOSYS} {

@@ -626,7 +626,7 @@ func TestGuardHolder(t *testing.T) {
 	if got, want := guardHolder(int(f.Fd())), fmt.Sprintf("pid %d (%s)", os.Getpid(), strings.TrimSpace(string(comm))); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
-	if got := guardHolder(-1); got != "a process that cannot be told" {
+	if got := guardHolder(-1); got != "a process that cannot be seen from here" {
 		t.Errorf("of no file: %s", got)
 	}
 }

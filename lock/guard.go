@@ -212,12 +212,10 @@ func flockUntil(fd int, deadline time.Time) error {
 		unix.Close(own)
 		done <- err
 	}()
-	timer := time.NewTimer(time.Until(deadline))
-	defer timer.Stop()
 	select {
 	case err := <-done:
 		return err
-	case <-timer.C:
+	case <-time.After(time.Until(deadline)):
 		return os.ErrDeadlineExceeded
 	}
 }
@@ -226,10 +224,8 @@ func flockUntil(fd int, deadline time.Time) error {
 // (proc_locks(5)), for the message that it is stuck.
 func guardHolder(fd int) string {
 	var st unix.Stat_t
-	table, err := os.ReadFile("/proc/locks")
-	if err != nil || unix.Fstat(fd, &st) != nil {
-		return "a process that cannot be told"
-	}
+	_ = unix.Fstat(fd, &st)
+	table, _ := os.ReadFile("/proc/locks")
 	if pid := flockOwner(string(table), st.Ino); pid > 0 {
 		if p, err := proc.Stat(pid); err == nil {
 			return fmt.Sprintf("pid %d (%s)", pid, Flatten(p.Comm, 64))

@@ -181,7 +181,10 @@ func TestNoHistory(t *testing.T) {
 	if all, err := (&Dir{fd: -1}).History(); len(all) != 0 || err != nil {
 		t.Errorf("of no directory: %v, %v", all, err)
 	}
-	w.write(historyFile, "")
+	w.write(historyFile, strings.Repeat("\n", 4*maxHistory))
+	if all, err := d.History(); len(all) != 0 || err != nil {
+		t.Errorf("%v, %v", all, err)
+	}
 	if err := os.Truncate(w.file(historyFile), 4*maxHistory+1); err != nil {
 		t.Fatal(err)
 	}

@@ -112,7 +112,8 @@ func TestHistoryIsEverybodys(t *testing.T) {
 // On a full disk no half of a line stays, and the host is released all the same.
 func TestHistoryThatIsFull(t *testing.T) {
 	w := newWorld(t)
-	w.write(historyFile, "{\"a\":2}\n")
+	old := strings.Repeat("{\"a\":2}\n", 1<<14)
+	w.write(historyFile, old)
 	h := w.actor().gets()
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &limit); err != nil {
@@ -120,7 +121,7 @@ func TestHistoryThatIsFull(t *testing.T) {
 	}
 	signal.Ignore(unix.SIGXFSZ)
 	defer signal.Reset(unix.SIGXFSZ)
-	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 100, Max: limit.Max}); err != nil {
+	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: uint64(len(old) + 100), Max: limit.Max}); err != nil {
 		t.Fatal(err)
 	}
 	err := h.Release()
@@ -131,8 +132,8 @@ func TestHistoryThatIsFull(t *testing.T) {
 		t.Error(err)
 	}
 	w.want(Free)
-	if b, err := os.ReadFile(w.file(historyFile)); string(b) != "{\"a\":2}\n" || err != nil {
-		t.Errorf("%q, %v", b, err)
+	if b, err := os.ReadFile(w.file(historyFile)); string(b) != old || err != nil {
+		t.Errorf("%d bytes, want %d, %v", len(b), len(old), err)
 	}
 	if want := "the history of " + w.path + " could not be written: file too large"; len(h.d.Warnings) != 1 || h.d.Warnings[0] != want {
 		t.Errorf("warned %q, want %q", h.d.Warnings, want)
@@ -181,7 +182,7 @@ func TestNoHistory(t *testing.T) {
 	if all, err := (&Dir{fd: -1}).History(); len(all) != 0 || err != nil {
 		t.Errorf("of no directory: %v, %v", all, err)
 	}
-	w.write(historyFile, strings.Repeat("\n", 4*maxHistory))
+	w.write(historyFile, strings.Repeat(strings.Repeat(" ", 1023)+"\n", 4*maxHistory/1024))
 	if all, err := d.History(); len(all) != 0 || err != nil {
 		t.Errorf("%v, %v", all, err)
 	}

@@ -86,7 +86,9 @@ func (s *session) current() bool {
 	var mine, named unix.Stat_t
 	return unix.Fstat(s.fd, &mine) == nil &&
 		unix.Fstatat(s.d.fd, guardFile, &named, unix.AT_SYMLINK_NOFOLLOW) == nil &&
-		mine.Dev == named.Dev && mine.Ino == named.Ino && mine.Nlink == 1
+		mine.Dev == named.Dev &&
+		mine.Ino == named.Ino &&
+		mine.Nlink == 1
 }
 
 // The guard's content is one line: the format of the directory and the last

@@ -207,7 +207,6 @@ func (d *Dir) load(e entry) *Ticket {
 	raw, rst, err := d.readFile(e.name()+recordSuffix, maxRecord)
 	switch {
 	case errors.Is(err, unix.ENOENT):
-		ev.unreadable = t.Problem != ""
 	case err != nil:
 		ev.unreadable, t.Problem = true, "its record cannot be read: "+err.Error()
 	case hasLock && int(rst.Uid) != t.UID && rst.Uid != 0:

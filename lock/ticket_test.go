@@ -96,7 +96,7 @@ func TestReadTicket(t *testing.T) {
 		root    bool // only root can do that
 		state   State
 		read    bool // the record
-		uid     int  // less our own; 1: unknown
+		uid     int  // less our own; -1: unknown
 		problem string
 	}{
 		{name: "nothing", harm: func(w *world, lock, record string) {}, state: HeldNow, read: true},
@@ -121,6 +121,10 @@ func TestReadTicket(t *testing.T) {
 		}, state: HeldNow, read: true},
 		{name: "another user's record", harm: func(w *world, lock, record string) { os.Chown(w.file(record), 65534, -1) }, root: true, state: HeldNow,
 			problem: "its record belongs to another user than its lock"},
+		{name: "another user's record, no lock", harm: func(w *world, lock, record string) {
+			os.Chown(w.file(record), 65534, -1)
+			os.Remove(w.file(lock))
+		}, root: true, state: HeldNow, read: true, uid: 65534},
 		{name: "root's record", harm: func(w *world, lock, record string) { os.Chown(w.file(lock), 65534, -1) }, root: true, state: HeldNow, read: true, uid: 65534},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -129,7 +133,8 @@ func TestReadTicket(t *testing.T) {
 			}
 			w := newWorld(t)
 			bait(t, w)
-			e := w.actor().gets().entry
+			holder := w.actor()
+			e := holder.gets().entry
 			tt.harm(w, e.name()+lockSuffix, e.name()+recordSuffix)
 			uid := os.Getuid() + tt.uid
 			if tt.uid < 0 {
@@ -138,6 +143,9 @@ func TestReadTicket(t *testing.T) {
 			tk := w.want(tt.state).Holders[0]
 			if (tk.Record != nil) != tt.read || tk.UID != uid || tk.Problem != tt.problem {
 				t.Errorf("record %v, uid %d, problem %q; want one: %t, uid %d, %q", tk.Record, tk.UID, tk.Problem, tt.read, uid, tt.problem)
+			}
+			if holder.dies(); !tt.read {
+				w.want(HeldNow) // what it said is not known, so neither is that it is over
 			}
 		})
 	}

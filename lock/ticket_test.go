@@ -116,6 +116,10 @@ func TestReadTicket(t *testing.T) {
 			problem: "its record cannot be read: it is too large"},
 		{name: "an empty record", harm: func(w *world, lock, record string) { trap(w, record, "empty") }, state: HeldNow,
 			problem: "record is damaged: unexpected end of JSON input"},
+		{name: "a record that its name denies", harm: func(w *world, lock, record string) {
+			e, _ := parseEntry(record)
+			w.editRecord(e, func(m map[string]any) { m["joins"] = anID })
+		}, state: HeldNow, problem: "its record contradicts its name"},
 		{name: "a note that is too large", harm: func(w *world, lock, record string) {
 			w.write(lock, `{"takeover":"stale_pid"}`+strings.Repeat(" ", maxNote))
 		}, state: HeldNow, read: true},

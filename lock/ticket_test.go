@@ -225,3 +225,33 @@ func TestLookLeavesNoNote(t *testing.T) {
 		}
 	}
 }
+
+// Who waits for another process's sake, as acquire does, waits no longer than it lives
+// itself; if it cannot be seen, no longer than it has its kernel lock. (Defect 48.)
+func TestWaiterForAnother(t *testing.T) {
+	w := newWorld(t)
+	w.actor().gets()
+	w.lives(7, proc.Alive)
+	forIt := func(r *Request) { r.Anchor = Party{Identity: w.identity(7)} }
+	waits := func(when string, want int) {
+		t.Helper()
+		if v := w.want(HeldNow); len(v.Waiting) != want {
+			t.Errorf("%s: %d wait, want %d", when, len(v.Waiting), want)
+		}
+	}
+	a := w.actor(forIt).waits()
+	waits("alive", 1)
+	a.dies()
+	waits("dead", 0)
+	for _, l := range []proc.Liveness{proc.Unknown, proc.Running} {
+		a = w.actor(forIt).waits()
+		w.lives(a.pid, l)
+		waits(l.String()+", with its lock", 1)
+		a.forget()
+		waits(l.String()+", without", 0)
+	}
+	w.actor(forIt).waits()
+	waits("alive", 1)
+	delete(w.life, 7)
+	waits("for a dead process", 0)
+}

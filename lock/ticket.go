@@ -233,7 +233,7 @@ func (d *Dir) load(e entry) *Ticket {
 
 // witness gathers what judge needs to know, and no more: each look costs.
 func (d *Dir) witness(t *Ticket, ev *evidence, lockFD int, hasLock bool) {
-	probe := false
+	var probe bool
 	if r := t.Record; r == nil {
 		probe = true
 	} else {

@@ -255,3 +255,26 @@ func TestWaiterForAnother(t *testing.T) {
 	delete(w.life, 7)
 	waits("for a dead process", 0)
 }
+
+// A ticket without a record to read is its kernel lock's: while somebody has that it is
+// not over, whatever the grace, and once nobody has it was only just being made.
+func TestKernelLockOfAnUnreadTicket(t *testing.T) {
+	w := newWorld(t)
+	w.write("t00000000000000000001.lock", "")
+	w.want(Free)
+	holder := w.actor()
+	holder.gets()
+	record := w.file(holder.hold.entry.name() + recordSuffix)
+	for _, harm := range []func() error{func() error { return os.Truncate(record, 0) }, func() error { return os.Remove(record) }} {
+		if err := harm(); err != nil {
+			t.Fatal(err)
+		}
+		visitor := w.actor(letBe, timeout(24*time.Hour)).waits()
+		w.pass(2 * grace)
+		visitor.waits()
+		w.want(HeldNow)
+		visitor.abandon()
+	}
+	holder.forget()
+	w.want(Free)
+}

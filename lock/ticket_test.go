@@ -226,9 +226,9 @@ func TestLookLeavesNoNote(t *testing.T) {
 	}
 }
 
-// Who waits for another process's sake, as acquire does, waits no longer than it lives
-// itself; if it cannot be seen, no longer than it has its kernel lock. (Defect 48.)
-func TestWaiterForAnother(t *testing.T) {
+// Who waits, be it for another process's sake as acquire does, waits no longer than it
+// lives itself; if it cannot be seen, no longer than it has its kernel lock. (Defect 48.)
+func TestWaiterLeavesWithItsEnd(t *testing.T) {
 	w := newWorld(t)
 	w.actor().gets()
 	w.lives(7, proc.Alive)
@@ -244,11 +244,13 @@ func TestWaiterForAnother(t *testing.T) {
 	a.dies()
 	waits("dead", 0)
 	for _, l := range []proc.Liveness{proc.Unknown, proc.Running} {
-		a = w.actor(forIt).waits()
-		w.lives(a.pid, l)
-		waits(l.String()+", with its lock", 1)
-		a.forget()
-		waits(l.String()+", without", 0)
+		for _, whose := range []func(*Request){forIt, func(*Request) {}} {
+			a = w.actor(whose).waits()
+			w.lives(a.pid, l)
+			waits(l.String()+", with its lock", 1)
+			a.forget()
+			waits(l.String()+", without", 0)
+		}
 	}
 	w.actor(forIt).waits()
 	waits("alive", 1)

@@ -252,6 +252,13 @@ func TestWaiterLeavesWithItsEnd(t *testing.T) {
 			waits(l.String()+", without", 0)
 		}
 	}
+	for _, whose := range []func(*Request){forIt, func(*Request) {}} {
+		a = w.actor(whose).waits()
+		a.forget()
+		waits("alive, without its lock", 1)
+		a.dies()
+		waits("dead, without its lock", 0)
+	}
 	w.actor(forIt).waits()
 	waits("alive", 1)
 	delete(w.life, 7)

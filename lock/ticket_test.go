@@ -163,6 +163,11 @@ func TestHeldSinceItAsked(t *testing.T) {
 	} {
 		w := newWorld(t)
 		h := w.actor(ttl(time.Hour)).gets()
+		w.pass(time.Minute)
+		if d, ok := w.want(HeldNow).Holders[0].HeldFor(); d != time.Minute || !ok {
+			t.Errorf("held for %v, %t", d, ok)
+		}
+		w.pass(-time.Minute)
 		w.editRecord(h.entry, change)
 		w.pass(time.Hour - 1)
 		w.want(HeldNow)

@@ -350,16 +350,11 @@ func (d *Dir) names() ([]string, error) {
 
 func randomHex(size int) string {
 	b := make([]byte, size)
-	for n := 0; n < len(b); {
-		m, err := unix.Getrandom(b[n:], 0)
-		if err != nil && err != unix.EINTR {
-			// Never seen since Linux 3.17; an id that is not random would be
-			// a hold that somebody else can name.
-			panic("hostlock: getrandom: " + err.Error())
-		}
-		if m > 0 {
-			n += m
-		}
+	// Up to 256 bytes come at once or not at all (getrandom(2)).
+	if n, err := retry(func() (int, error) { return unix.Getrandom(b, 0) }); n < size {
+		// Never seen since Linux 3.17; an id that is not random would be a hold
+		// that somebody else can name.
+		panic(fmt.Sprintf("hostlock: getrandom: %v", err))
 	}
 	const digits = "0123456789abcdef"
 	var out strings.Builder

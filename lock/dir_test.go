@@ -3,6 +3,7 @@
 package lock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,7 +29,9 @@ func TestCreateDir(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		unix.Umask(old)
+		if got := unix.Umask(old); got != mask {
+			t.Errorf("umask %o became %o", mask, got)
+		}
 		if err != nil {
 			t.Fatalf("umask %o: %v", mask, err)
 		}
@@ -46,12 +49,33 @@ func TestCreateDir(t *testing.T) {
 	}
 }
 
+// Two may make it at once; and what is closed twice closes nothing else.
+func TestDirMadeByAnother(t *testing.T) {
+	path := t.TempDir()
+	if err := createDir(path); err != nil {
+		t.Error(err)
+	}
+	d, err := Open(Location{Path: path, Scope: Private})
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := d.fd
+	d.Close()
+	if err := unix.Dup3(2, old, unix.O_CLOEXEC); err != nil { // another's by now
+		t.Fatal(err)
+	}
+	d.Close()
+	if err := unix.Close(old); err != nil {
+		t.Errorf("another's descriptor is closed: %v", err)
+	}
+}
+
 func TestUnusableDir(t *testing.T) {
 	base := t.TempDir()
 	file := filepath.Join(base, "file")
 	link := filepath.Join(base, "link")
 	dangling := filepath.Join(base, "dangling")
-	for _, err := range []error{os.WriteFile(file, nil, 0o666), os.Symlink(base, link), os.Symlink("/nowhere/at/all", dangling), unix.Mkfifo(base+"/fifo", 0o666)} {
+	for _, err := range []error{os.WriteFile(file, nil, 0o666), os.Symlink(base, link), os.Symlink("/nowhere/at/all", dangling), os.Symlink("loop", base+"/loop"), unix.Mkfifo(base+"/fifo", 0o666)} {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -65,6 +89,7 @@ func TestUnusableDir(t *testing.T) {
 		{"a FIFO", Location{Path: base + "/fifo"}, "not a directory"},
 		{"a link to a directory", Location{Path: link}, "not a directory"},
 		{"a dangling link", Location{Path: dangling}, "not a directory"},
+		{"below a link to itself", Location{Path: base + "/loop/lock"}, "not a directory"},
 		{"below a file", Location{Path: file + "/lock"}, "not a directory"},
 		{"missing, and named by the configuration", Location{Path: base + "/none", configured: true}, "the configuration names it and it does not exist"},
 		// What acquire cannot create is not free.
@@ -89,19 +114,31 @@ func TestUnusableDir(t *testing.T) {
 	}
 }
 
+// Nobody can take the host by a directory that is not writable, so for who only looks
+// it is not free either.
 func TestUnwritableDir(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root to become another user")
-	}
 	h := newHost(t)
-	if err := os.Chmod(h.path, 0o755); err != nil {
+	uid, mode := 65534, os.FileMode(0o755)
+	if os.Getuid() != 0 {
+		uid, mode = 0, 0o555 // as ourselves
+	}
+	if err := os.Chmod(h.path, mode); err != nil {
 		t.Fatal(err)
 	}
-	c := errandCmd(t, "hold", errand{Dir: h.path, UID: 65534})
-	c.Stderr = nil
-	out, err := c.CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "not writable for uid 65534") {
-		t.Errorf("%s, %v", out, err)
+	who := cmp.Or(uid, os.Getuid())
+	for _, look := range []bool{false, true} {
+		c := errandCmd(t, "hold", errand{Dir: h.path, UID: uid, Look: look})
+		c.Stderr = nil
+		out, err := c.CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "not writable for uid "+strconv.Itoa(who)) {
+			t.Errorf("look %t: %s, %v", look, out, err)
+		}
+	}
+	if err := os.Chmod(h.path, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := errandCmd(t, "hold", errand{Dir: h.path, UID: uid, Look: true}).Output(); err != nil {
+		t.Errorf("writable: %s, %v", out, err)
 	}
 }
 
@@ -124,6 +161,23 @@ func TestForeignDirIsNamed(t *testing.T) {
 		}
 		if got := h.dir().Problem; (tt.want == "") != (got == "") || !strings.Contains(got, tt.want) {
 			t.Errorf("uid %d, mode %o: problem %q, want %q", tt.uid, tt.mode, got, tt.want)
+		}
+	}
+}
+
+// Root may delete anybody's ticket anyway; any other owner is named, but to itself.
+func TestOwnerOfDir(t *testing.T) {
+	w := newWorld(t)
+	d, _ := w.process()
+	owner := d.uid
+	for _, uid := range []int{owner, owner + 1} {
+		want := ""
+		if uid != owner && owner != 0 {
+			want = fmt.Sprintf("the directory belongs to uid %d, who can delete anybody's ticket", owner)
+		}
+		d.uid, d.Problem = uid, ""
+		if err := d.check(); err != nil || d.Problem != want {
+			t.Errorf("for uid %d: %q, %v, want %q", uid, d.Problem, err, want)
 		}
 	}
 }
@@ -206,6 +260,10 @@ func TestTraps(t *testing.T) {
 					}
 					if u != nil && target != guardFile {
 						t.Errorf("unusable for %s: %v", target, err)
+					}
+					plain := name == "huge" || name == "garbage" || name == "empty" || name == "null"
+					if target == guardFile && !plain && (u == nil || !strings.Contains(u.Problem, "its guard file is none: remove it")) {
+						t.Errorf("for a guard that is none: %v", err)
 					}
 					a := w.actor()
 					if ok, _ := a.step(); ok {
@@ -398,7 +456,17 @@ func TestGuardDamaged(t *testing.T) {
 				t.Error(err)
 			}
 			third.waits()
-			second.gets()
+			if err := second.gets().Release(); err != nil {
+				t.Error(err)
+			}
+			last := third.gets()
+			if err := last.Release(); err != nil {
+				t.Error(err)
+			}
+			// Mended, the guard alone carries the count on.
+			if h := w.actor().gets(); h.entry.seq <= last.entry.seq {
+				t.Errorf("number %d after %d", h.entry.seq, last.entry.seq)
+			}
 		})
 	}
 }
@@ -406,40 +474,209 @@ func TestGuardDamaged(t *testing.T) {
 // Two that have the guard at once would be a theft: one who waits for a guard
 // that was replaced meanwhile must take the new one.
 func TestGuardReplacedWhileWaited(t *testing.T) {
+	for name, replace := range map[string]func(guard string) error{
+		"removed":    os.Remove,
+		"moved away": func(guard string) error { return os.Rename(guard, guard+"-2") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			d, _ := w.process()
+			s, err := d.enter()
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := w.entersLater(t)
+			if err := replace(w.file(guardFile)); err != nil {
+				t.Fatal(err)
+			}
+			d3, _ := w.process()
+			s3, err := d3.enter()
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.leave()
+			select {
+			case <-got:
+				t.Fatal("two have the guard")
+			case <-time.After(50 * time.Millisecond):
+			}
+			s3.leave()
+			in := <-got
+			if in.err != nil {
+				t.Fatal(in.err)
+			}
+			in.leave()
+		})
+	}
+}
+
+// A guard that got a second name while it was waited for may be somebody's trap.
+func TestGuardLinkedWhileWaited(t *testing.T) {
 	w := newWorld(t)
 	d, _ := w.process()
 	s, err := d.enter()
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := make(chan *session)
-	d2, _ := w.process()
+	got := w.entersLater(t)
+	if err := os.Link(w.file(guardFile), w.file("another-name")); err != nil {
+		t.Fatal(err)
+	}
+	s.leave()
+	if in := <-got; !errors.As(in.err, new(*UnusableError)) || !strings.HasSuffix(in.err.Error(), "its guard file is none: remove it when no process uses the directory: it is not a plain file of this directory") {
+		t.Errorf("%v", in.err)
+	}
+}
+
+type entered struct {
+	*session
+	err error
+}
+
+// entersLater begins to take a guard that another has, and returns when it waits.
+func (w *world) entersLater(t *testing.T) <-chan entered {
+	t.Helper()
+	got := make(chan entered, 1)
+	d, _ := w.process()
 	go func() {
-		s, err := d2.enter()
-		if err != nil {
-			t.Error(err)
-		}
-		got <- s
+		s, err := d.enter()
+		got <- entered{s, err}
 	}()
-	// Until it waits (proc_locks(5) shows that with an arrow).
+	// proc_locks(5) shows who waits with an arrow.
 	ino := inodeOf(t, w.file(guardFile))
 	for !strings.Contains(waitingFor(t), ":"+strconv.FormatUint(ino, 10)+" ") {
 		time.Sleep(time.Millisecond)
 	}
-	os.Remove(w.file(guardFile))
-	d3, _ := w.process()
-	s3, err := d3.enter()
+	return got
+}
+
+// A guard that this user may not write is no guard to it.
+func TestGuardNotOurs(t *testing.T) {
+	h := newHost(t)
+	h.take()
+	uid, mode := 65534, os.FileMode(0o644)
+	if os.Getuid() != 0 {
+		uid, mode = 0, 0o444 // our own
+	}
+	if err := os.Chmod(h.path+"/"+guardFile, mode); err != nil {
+		t.Fatal(err)
+	}
+	if r := send(t, errand{Dir: h.path, UID: uid}).hears(t, "error"); !strings.HasSuffix(r.Text, "its guard file cannot be opened: permission denied") {
+		t.Errorf("%+v", r)
+	}
+}
+
+// To make a guard where there is one leaves it as it is.
+func TestGuardMadeByAnother(t *testing.T) {
+	w := newWorld(t)
+	w.write(guardFile, "another's")
+	d, _ := w.process()
+	if err := d.createGuard(); err != nil {
+		t.Error(err)
+	}
+	names, _ := os.ReadDir(w.path)
+	if b, err := os.ReadFile(w.file(guardFile)); string(b) != "another's" || err != nil || len(names) != 1 {
+		t.Errorf("%q, %v, left %v", b, err, names)
+	}
+}
+
+func TestNumbersGrowInASession(t *testing.T) {
+	w := newWorld(t)
+	w.write(guardFile, "hostlock 1 4611686018427387900\n and more")
+	d, _ := w.process()
+	s, err := d.enter()
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.leave()
-	select {
-	case <-got:
-		t.Fatal("two have the guard")
-	case <-time.After(50 * time.Millisecond):
+	defer s.leave()
+	// Of a damaged guard nothing is believed; tickets are.
+	for i, tt := range []struct {
+		entries []entry
+		want    uint64
+	}{{nil, 1}, {nil, 2}, {[]entry{{kindExclusive, 1}}, 3}, {[]entry{{kindExclusive, 1}, {kindShared, maxSeq - 1}}, maxSeq}} {
+		if got, err := s.next(tt.entries); got != tt.want || err != nil {
+			t.Errorf("%d: number %d, %v, want %d", i, got, err, tt.want)
+		}
+		if b, _ := os.ReadFile(w.file(guardFile)); string(b) != fmt.Sprintf("hostlock 1 %020d\n", tt.want) {
+			t.Errorf("%d: the guard says %q", i, b)
+		}
 	}
-	s3.leave()
-	(<-got).leave()
+	if n, err := s.next(nil); !errors.As(err, new(*UnusableError)) {
+		t.Errorf("number %d, %v", n, err)
+	}
+}
+
+// Who has the guard is named as far as it can be told.
+func TestGuardHolder(t *testing.T) {
+	f, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	comm, err := os.ReadFile("/proc/self/comm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := guardHolder(int(f.Fd())); got != "a process that cannot be seen from here" {
+		t.Errorf("nobody: %s", got)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := guardHolder(int(f.Fd())), fmt.Sprintf("pid %d (%s)", os.Getpid(), strings.TrimSpace(string(comm))); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if got := guardHolder(-1); got != "a process that cannot be seen from here" {
+		t.Errorf("of no file: %s", got)
+	}
+}
+
+// Somebody removes the guard while one who has it is stopped, and another takes the
+// host under a new one: what the first one found out before counts for nothing, it
+// changes nothing and asks again.
+func TestGuardRemovedWhileStopped(t *testing.T) {
+	for _, queued := range []bool{false, true} {
+		w := newWorld(t)
+		holder := w.actor()
+		holder.gets()
+		a := w.actor(noWait, letBe)
+		if queued {
+			a = w.actor(letBe).waits()
+		}
+		holder.dies()
+		var other *actor
+		a.d.host.look = func(id proc.Identity) proc.Liveness {
+			if other == nil { // here it is stopped
+				other = w.actor(letBe)
+				w.pass(2 * time.Hour) // past the first one's patience
+				if err := os.Remove(w.file(guardFile)); err != nil {
+					t.Error(err)
+				}
+				other.gets()
+			}
+			if id.PID == holder.pid {
+				return proc.Gone
+			}
+			return w.look(id)
+		}
+		var err error
+		var busy *BusyError
+		if queued {
+			_, err = a.step()
+		} else {
+			_, err = a.d.Acquire(t.Context(), a.req)
+		}
+		if queued && !errors.Is(err, errGuardLost) || !queued && (!errors.As(err, &busy) || busy.Blocker.ID() != other.id) {
+			t.Errorf("queued %t: %v", queued, err)
+		}
+		v := w.want(HeldNow)
+		if len(v.Holders) != 1 || v.Holders[0].ID() != other.id || len(v.Waiting) != 0 {
+			t.Errorf("queued %t: %d hold, %d wait", queued, len(v.Holders), len(v.Waiting))
+		}
+		if names, _ := filepath.Glob(w.file("*[0-9].*")); len(names) != 2 {
+			t.Errorf("queued %t: left %v", queued, names)
+		}
+	}
 }
 
 func inodeOf(t *testing.T, path string) uint64 {

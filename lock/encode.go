@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 )
@@ -151,10 +152,7 @@ func (w *jsonWriter) number(f float64) error {
 		w.b = strconv.AppendFloat(w.b, f, 'f', -1, 64)
 		return nil
 	}
-	w.b = strconv.AppendFloat(w.b, f, 'e', -1, 64)
-	if n := len(w.b); n >= 4 && w.b[n-4] == 'e' && w.b[n-3] == '-' && w.b[n-2] == '0' {
-		w.b = append(w.b[:n-2], w.b[n-1]) // e-09 to e-9
-	}
+	w.b = append(w.b, strings.Replace(strconv.FormatFloat(f, 'e', -1, 64), "e-0", "e-", 1)...) // e-09 to e-9
 	return nil
 }
 
@@ -353,7 +351,7 @@ func appendString(b []byte, s string) []byte {
 		}
 		r, size := utf8.DecodeRuneInString(s[i:])
 		switch {
-		case r == utf8.RuneError && size == 1:
+		case size == 1: // invalid
 			b = append(b, `\ufffd`...)
 		case r == '\u2028' || r == '\u2029':
 			b = append(b, '\\', 'u', '2', '0', '2', hex[r&15])

@@ -29,6 +29,16 @@ func TestRecordIsWrittenAsEncodingJSONWould(t *testing.T) {
 	}
 	same(t, &Record{})
 	same(t, fullRecord())
+	same(t, &Record{Evidence: &Evidence{}})
+	every := []byte("\u2028\u2029\ufffd\U0001f512")
+	for c := range 256 {
+		every = append(every, byte(c))
+	}
+	same(t, &Record{Reason: string(every)})
+	for _, f := range []float64{1, -1, 1e-5, 1e-6, 9.99e-7, -1e-7, 1e-9, 2.5e-9, 1e-10, 1.05e-100, math.SmallestNonzeroFloat64,
+		999999999999999999999, 1e21, -1e21, 1e22, 1.5e100, math.MaxFloat64, math.Copysign(0, -1)} {
+		same(t, &Record{Evidence: &Evidence{Measures: Measures{OwnCores: &f}}})
+	}
 	rapid.Check(t, func(t *rapid.T) {
 		r := fullRecord()
 		text := rapid.OneOf(rapid.String(), rapid.Map(rapid.SliceOf(rapid.Byte()), func(b []byte) string { return string(b) }))
@@ -53,6 +63,9 @@ func TestRecordIsWrittenAsEncodingJSONWould(t *testing.T) {
 		r.Evidence.Bounds.MaxForeignCores = f
 		if _, err := r.appendJSON(nil); err == nil {
 			t.Errorf("%v was written", f)
+		}
+		if _, err := r.encode([]byte(`{"a":1}`)); err == nil {
+			t.Errorf("%v was written over another", f)
 		}
 	}
 }

@@ -10,15 +10,14 @@ import (
 func TestEntryNames(t *testing.T) {
 	for _, e := range []entry{{kindExclusive, 1}, {kindShared, 12345}, {kindJoined, maxSeq}} {
 		for _, suffix := range []string{lockSuffix, recordSuffix} {
-			got, isLock, ok := parseEntry(e.name() + suffix)
-			if got != e || isLock != (suffix == lockSuffix) || !ok {
-				t.Errorf("%s: %v, %v, %v", e.name()+suffix, got, isLock, ok)
+			if got, ok := parseEntry(e.name() + suffix); got != e || !ok {
+				t.Errorf("%s: %v, %v", e.name()+suffix, got, ok)
 			}
 		}
 	}
 	for _, n := range []string{"", ".", "guard", "t.lock", "t00000000000000000000.lock", "t1.lock", "x00000000000000000001.lock", "t00000000000000000001",
 		"t00000000000000000001.lock.lock", "t+0000000000000000001.lock", "t99999999999999999999.lock", "t04611686018427387904.lock", "T00000000000000000001.json", "t0000000000000000000١.json"} {
-		if e, _, ok := parseEntry(n); ok {
+		if e, ok := parseEntry(n); ok {
 			t.Errorf("%q is taken for %v", n, e)
 		}
 	}
@@ -28,16 +27,12 @@ func FuzzParseEntry(f *testing.F) {
 	f.Add("t00000000000000000001.lock")
 	f.Add("j04611686018427387903.json")
 	f.Fuzz(func(t *testing.T, name string) {
-		e, isLock, ok := parseEntry(name)
+		e, ok := parseEntry(name)
 		if !ok {
 			return
 		}
-		suffix := recordSuffix
-		if isLock {
-			suffix = lockSuffix
-		}
-		if e.name()+suffix != name || e.seq == 0 || e.seq > maxSeq {
-			t.Errorf("%q gave %v, whose name is %q", name, e, e.name()+suffix)
+		if name != e.name()+lockSuffix && name != e.name()+recordSuffix || e.seq == 0 || e.seq > maxSeq {
+			t.Errorf("%q gave %v, whose name is %q", name, e, e.name())
 		}
 	})
 }
@@ -45,6 +40,7 @@ func FuzzParseEntry(f *testing.F) {
 func FuzzParseNote(f *testing.F) {
 	f.Add([]byte(`{"takeover":"stale_pid","by":"` + anID + `","unseen":{"utc":"2026-01-01T00:00:00Z","boot_ns":5,"boot_id":"b","time_ns":1}}` + "\n    "))
 	f.Add([]byte(`{"left":true}`))
+	f.Add([]byte(`{"by":"../../x"}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if n := parseNote(b); n.By != "" && !hexID(n.By) || n.Takeover > Unverifiable {
 			t.Errorf("%q gave %+v", b, n)
@@ -75,6 +71,7 @@ func TestParseGuard(t *testing.T) {
 		{"hostlock", 0, 0, true},
 		{"hostlock 1", 0, 1, true},
 		{"hostlock 1 x", 0, 1, true},
+		{"hostlock 1 4611686018427387903", maxSeq, 1, false},
 		{"hostlock 1 4611686018427387904", 0, 1, true},
 		{"hostlock 1 42 42", 0, 1, true},
 		{"hostlock one 42", 0, 0, true},
@@ -113,8 +110,11 @@ func TestFlockOwner(t *testing.T) {
 2: -> FLOCK  ADVISORY  WRITE 300 08:01:77 0 EOF
 3: -> FLOCK  ADVISORY  WRITE 400 08:01:88 0 EOF
 4: FLOCK  ADVISORY  READ  500 08:01:99 0 EOF
+5: FLOCK  ADVISORY  WRITE -1 08:01:55 0 EOF
+6: FLOCK  ADVISORY  WRITE none 08:01:66 0 EOF
+7: FLOCK  ADVISORY  WRITE 700
 `
-	for ino, want := range map[uint64]int{77: 200, 88: 0, 99: 500, 7: 0} {
+	for ino, want := range map[uint64]int{77: 200, 88: 0, 99: 500, 7: 0, 55: -1, 66: 0} {
 		if got := flockOwner(table, ino); got != want {
 			t.Errorf("inode %d: %d, want %d", ino, got, want)
 		}

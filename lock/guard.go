@@ -78,12 +78,7 @@ func (d *Dir) enter() (*session, error) {
 }
 
 // leave gives the guard back.
-func (s *session) leave() {
-	if s.fd >= 0 {
-		unix.Close(s.fd)
-		s.fd = -1
-	}
-}
+func (s *session) leave() { unix.Close(s.fd) }
 
 // current reports whether the guard's path still names the file that is
 // locked, and nothing else does.
@@ -91,7 +86,9 @@ func (s *session) current() bool {
 	var mine, named unix.Stat_t
 	return unix.Fstat(s.fd, &mine) == nil &&
 		unix.Fstatat(s.d.fd, guardFile, &named, unix.AT_SYMLINK_NOFOLLOW) == nil &&
-		mine.Dev == named.Dev && mine.Ino == named.Ino && mine.Nlink == 1
+		mine.Dev == named.Dev &&
+		mine.Ino == named.Ino &&
+		mine.Nlink == 1
 }
 
 // The guard's content is one line: the format of the directory and the last
@@ -166,7 +163,7 @@ func (s *session) next(entries []entry) (uint64, error) {
 	if err := writeAt(s.fd, fmt.Appendf(nil, guardLine, Format, seq), 0); err != nil {
 		return 0, &UnusableError{Path: s.d.Path, Problem: "its guard cannot be written", Err: err}
 	}
-	s.counter, s.damaged = seq, false
+	s.counter = seq
 	return seq, nil
 }
 
@@ -217,12 +214,10 @@ func flockUntil(fd int, deadline time.Time) error {
 		unix.Close(own)
 		done <- err
 	}()
-	timer := time.NewTimer(time.Until(deadline))
-	defer timer.Stop()
 	select {
 	case err := <-done:
 		return err
-	case <-timer.C:
+	case <-time.After(time.Until(deadline)):
 		return os.ErrDeadlineExceeded
 	}
 }
@@ -231,10 +226,8 @@ func flockUntil(fd int, deadline time.Time) error {
 // (proc_locks(5)), for the message that it is stuck.
 func guardHolder(fd int) string {
 	var st unix.Stat_t
-	table, err := os.ReadFile("/proc/locks")
-	if err != nil || unix.Fstat(fd, &st) != nil {
-		return "a process that cannot be told"
-	}
+	_ = unix.Fstat(fd, &st)
+	table, _ := os.ReadFile("/proc/locks")
 	if pid := flockOwner(string(table), st.Ino); pid > 0 {
 		if p, err := proc.Stat(pid); err == nil {
 			return fmt.Sprintf("pid %d (%s)", pid, Flatten(p.Comm, 64))

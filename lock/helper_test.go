@@ -88,6 +88,8 @@ func TestMain(m *testing.M) {
 		fmt.Println("ready")
 		io.Copy(io.Discard, os.Stdin)
 		s.leave()
+	case "bound":
+		helpBound()
 	default:
 		must(errors.New("no such mode"))
 	}
@@ -100,6 +102,22 @@ func spin() {
 	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, -15) // if we may
 	for n := uint(0); ; n++ {
 		_ = n
+	}
+}
+
+// helpBound says what a directory is that is another's part, bound to its place.
+func helpBound() {
+	dir := os.Getenv("LOCK_TEST_DIR")
+	if err := unix.Mount(dir+"/part", dir+"/place", "", unix.MS_BIND, ""); err != nil {
+		fmt.Println("no mount:", err)
+		return
+	}
+	for _, path := range []string{dir + "/place", dir} {
+		d, err := openDir(Location{Path: path})
+		must(err)
+		d.host.here = proc.Vantage{PIDNS: proc.InitialPIDNS, ProcOurs: true}
+		d.resolveScope(true)
+		fmt.Println(d.Scope)
 	}
 }
 
@@ -129,6 +147,7 @@ type errand struct {
 	Barrier bool // say "ready", and wait for a line before taking
 	Anchor  int  // hand over to a keeper, anchored to this pid
 	Once    bool // release as soon as it is held
+	Look    bool // only open the directory, as status does
 	Report  bool // write the owner to descriptor 3 when it is held
 	Child   []string
 	Owner   string
@@ -158,6 +177,11 @@ func helpHold() {
 		must(syscall.Setuid(e.UID))
 	}
 	in := bufio.NewReader(os.Stdin)
+	if e.Look {
+		_, err := OpenToLook(Location{Path: e.Dir, Source: FromFlag, Scope: Private})
+		must(err)
+		return
+	}
 	d := helpOpen(e.Dir)
 	req := Request{Owner: e.Owner, Reason: "test", Wait: e.Wait, Timeout: e.Timeout, TTL: e.TTL, IgnoreSurvivors: e.Ignore,
 		Caller: Caller{UID: unix.Getuid(), HoldID: e.HoldID}, Join: JoinTicket}

@@ -60,15 +60,12 @@ func (d *Dir) appendHistory(line []byte) error {
 		if fd, tmp, err = d.newFile(nil, 0o666); err != nil {
 			return err
 		}
-		st = unix.Stat_t{}
 		if err = renameNew(d.fd, tmp, historyFile); err != nil {
 			_ = unix.Unlinkat(d.fd, tmp, 0)
+			unix.Close(fd)
 		}
 	}
 	if err != nil {
-		if fd >= 0 {
-			unix.Close(fd)
-		}
 		return err
 	}
 	defer unix.Close(fd)
@@ -80,7 +77,7 @@ func (d *Dir) appendHistory(line []byte) error {
 	}
 	if size > 0 {
 		var last [1]byte
-		if _, err := unix.Pread(fd, last[:], size-1); err == nil && last[0] != '\n' {
+		if _, _ = unix.Pread(fd, last[:], size-1); last[0] != '\n' {
 			line = append([]byte{'\n'}, line...) // the last line was torn by a crash
 		}
 	}
@@ -125,7 +122,7 @@ func (d *Dir) History() ([]Past, error) {
 	var all []Past
 	for line := range bytes.SplitSeq(text, []byte{'\n'}) {
 		p := Past{Record: Record{Mode: noMode, Phase: noPhase}}
-		if len(line) == 0 || len(line) > maxRecord || json.Unmarshal(line, &p) != nil {
+		if len(line) > maxRecord || json.Unmarshal(line, &p) != nil {
 			continue
 		}
 		if p.Mode == noMode || !hexID(p.ID) {

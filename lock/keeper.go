@@ -233,7 +233,7 @@ func newKeeper(pipe io.Reader, args []string) (*keeper, error) {
 	if len(args) != 2 {
 		return nil, errNotTold
 	}
-	e, _, ok := parseEntry(args[1] + lockSuffix)
+	e, ok := parseEntry(args[1] + lockSuffix)
 	if !ok {
 		return nil, errNotTold
 	}

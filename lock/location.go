@@ -4,6 +4,7 @@ package lock
 
 import (
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -26,7 +27,11 @@ type Location struct {
 // configuration. A configuration that exists and cannot be used is an error,
 // never a reason to fall back to another directory.
 func Resolve(flag string, getenv func(string) string) (Location, error) {
-	common, configured, err := commonDir(ConfigFile)
+	return resolve(ConfigFile, flag, getenv)
+}
+
+func resolve(config, flag string, getenv func(string) string) (Location, error) {
+	common, configured, err := commonDir(config)
 	if err != nil {
 		return Location{}, err
 	}
@@ -82,6 +87,9 @@ func commonDir(config string) (dir string, configured bool, err error) {
 	return c.LockDir, true, nil
 }
 
+// maxConfig is the size in bytes past which a configuration is not read.
+const maxConfig = 1 << 20
+
 // ReadConfig reads a configuration file; nil without an error is a file that
 // does not exist, which is no configuration.
 func ReadConfig(path string) (*Config, error) {
@@ -97,12 +105,11 @@ func ReadConfig(path string) (*Config, error) {
 	}
 	defer f.Close()
 	st, err := f.Stat()
-	if err != nil || !st.Mode().IsRegular() || st.Size() > 1<<20 {
+	if err != nil || !st.Mode().IsRegular() || st.Size() > maxConfig {
 		return nil, &UnusableError{Path: path, Problem: "the configuration is no regular file of at most 1 MiB", Err: err}
 	}
-	text := make([]byte, st.Size())
-	n, err := f.ReadAt(text, 0)
-	if err != nil && n < len(text) {
+	text, err := io.ReadAll(io.LimitReader(f, maxConfig))
+	if err != nil {
 		return nil, &UnusableError{Path: path, Problem: "the configuration cannot be read", Err: err}
 	}
 	c, err := ParseConfig(path, text)

@@ -147,7 +147,7 @@ func decodeRecord(b []byte, seq uint64) (*Record, error) {
 	switch {
 	case r.Format > Format:
 		return nil, fmt.Errorf("record has format %d, this hostlock reads %d", r.Format, Format)
-	case r.Format < Format-1 || r.Format < 1:
+	case r.Format < max(Format-1, 1):
 		return nil, errors.New("record has no known format")
 	case r.Seq != seq:
 		return nil, errors.New("record belongs to another ticket")
@@ -206,21 +206,18 @@ func (r *Record) encode(base []byte) ([]byte, error) {
 	if err != nil || len(base) == 0 {
 		return b, err
 	}
-	var old, now map[string]json.RawMessage
-	if json.Unmarshal(base, &old) != nil || json.Unmarshal(b, &now) != nil {
-		return b, nil
-	}
+	var old map[string]json.RawMessage
+	_ = json.Unmarshal(base, &old) // of what is damaged nothing is kept
 	known := recordFields()
-	added := false
+	w := jsonWriter{b: b[:len(b)-1]}
 	for k, v := range old {
 		if !known[k] {
-			now[k], added = v, true
+			w.key(k)
+			w.b = append(w.b, v...)
 		}
 	}
-	if !added {
-		return b, nil
-	}
-	return json.Marshal(now)
+	w.close()
+	return w.b, nil
 }
 
 // recordFields are the keys that this version writes.

@@ -3,6 +3,7 @@ package lock
 import (
 	"encoding/json"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -81,9 +82,6 @@ func TestRecordKeepsUnknownFields(t *testing.T) {
 // counts as held and later as recoverable, never as free.
 func TestRecordRejects(t *testing.T) {
 	good := string(encoded(t, fullRecord(), nil))
-	if _, err := decodeRecord([]byte(good), 7); err != nil {
-		t.Fatal(err)
-	}
 	with := func(key, value string) string {
 		var m map[string]json.RawMessage
 		if err := json.Unmarshal([]byte(good), &m); err != nil {
@@ -97,6 +95,12 @@ func TestRecordRejects(t *testing.T) {
 			t.Fatal(err)
 		}
 		return string(b)
+	}
+	for _, text := range []string{good, good + strings.Repeat(" ", maxRecord-len(good)),
+		with("ttl_s", strconv.FormatInt(maxSeconds, 10)), with("max_hold_s", strconv.FormatInt(maxSeconds, 10))} {
+		if _, err := decodeRecord([]byte(text), 7); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, tt := range []struct{ name, text string }{
 		{"empty", ""},
@@ -119,6 +123,7 @@ func TestRecordRejects(t *testing.T) {
 		{"no id", with("id", "")},
 		{"short id", with("id", `"0123"`)},
 		{"upper-case id", with("id", `"`+strings.ToUpper(anID)+`"`)},
+		{"id with a g", with("id", `"0123456789abcdef0123456789abcdeg"`)},
 		{"id with a line", with("id", `"0123456789abcdef0123456789abcde\n"`)},
 		{"joins what cannot be", with("joins", `"x"`)},
 		{"resumes what cannot be", with("resumes", `"../../etc"`)},
@@ -131,12 +136,14 @@ func TestRecordRejects(t *testing.T) {
 		{"unknown state", with("state", `"FREE"`)},
 		{"negative ttl", with("ttl_s", "-1")},
 		{"ttl that overflows", with("ttl_s", "9223372036854775807")},
+		{"ttl of a second too long", with("ttl_s", strconv.FormatInt(maxSeconds+1, 10))},
 		{"max_hold that overflows", with("max_hold_s", "9223372036854775807")},
 		{"fraction of a second", with("ttl_s", "0.5")},
 		{"unknown takeover", with("takeover", `"gift"`)},
 		{"time that is none", with("requested_at", `{"utc":"yesterday"}`)},
 		{"anchor that is none", with("anchor", `"1234"`)},
 		{"huge", with("extra", `"`+strings.Repeat("x", maxRecord)+`"`)},
+		{"a byte too large", good + strings.Repeat(" ", maxRecord-len(good)+1)},
 		{"deep", strings.Repeat("[", 20000)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -176,11 +183,12 @@ func TestRecordAbsentFields(t *testing.T) {
 func TestRecordHostileText(t *testing.T) {
 	const evil = "a\nb\r\tc\x1b[31m\x00\u202e\u2028\u2029\ufeff::error::x\xff" + "`|<b>@x"
 	r := fullRecord()
-	r.Reason, r.Cmd, r.Worktree, r.Anchor.Comm, r.Body.Comm, r.Outcome = evil, evil, evil, evil, evil, evil
+	r.Reason, r.Cmd, r.Worktree, r.Anchor.Comm, r.Body.Comm, r.Outcome, r.LeftNames = evil, evil, evil, evil, evil, evil, evil
 	r.Gate, r.Survivors, r.LockScope, r.Version = evil, "x::y", "box\nstate=FREE", "v 1"
 	r.Previous = &Previous{ID: "x\ny", Owner: "o p"}
 	r.Owner, r.OwnerDeclared = "a b", true
 	r.Job = map[string]string{"k\n": "v", "run": evil}
+	r.Evidence.Reasons[0].Text = evil
 	b, err := json.Marshal(r)
 	if err != nil {
 		t.Fatal(err)
@@ -195,7 +203,7 @@ func TestRecordHostileText(t *testing.T) {
 	if got.Previous.ID != "" || got.Previous.Owner != "" || len(got.Job) != 1 {
 		t.Errorf("previous %+v, job %q", got.Previous, got.Job)
 	}
-	for _, s := range []string{got.Reason, got.Cmd, got.Worktree, got.Anchor.Comm, got.Body.Comm, got.Outcome, got.Job["run"]} {
+	for _, s := range []string{got.Reason, got.Cmd, got.Worktree, got.Anchor.Comm, got.Body.Comm, got.Outcome, got.LeftNames, got.Job["run"], got.Evidence.Reasons[0].Text} {
 		if !harmless(s) || s == "" {
 			t.Errorf("%q", s)
 		}
@@ -223,9 +231,11 @@ func TestFlatten(t *testing.T) {
 		{"just fits", strings.Repeat("x", 20), 20, strings.Repeat("x", 20)},
 		{"cut", strings.Repeat("x", 21), 20, strings.Repeat("x", 12) + "…[cut]"},
 		{"cut between letters", long, 1024, strings.Repeat("ü", 508) + "…[cut]"},
+		{"cut in a letter", "x" + long, 1024, "x" + strings.Repeat("ü", 507) + "…[cut]"},
 		{"cut, though blank where it is cut", strings.Repeat("x", 19) + strings.Repeat(" ", 50) + "y", 20, strings.Repeat("x", 12) + "…[cut]"},
 		{"blanks before it", strings.Repeat(" ", 50) + "y", 20, "y"},
 		{"blank", " \n\t ", 20, ""},
+		{"no room for the mark", "bench", 4, "…[cut]"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := Flatten(tt.in, tt.max); got != tt.want {
@@ -236,12 +246,12 @@ func TestFlatten(t *testing.T) {
 }
 
 func TestOwner(t *testing.T) {
-	for _, s := range []string{"a", "Z9_.-/:#", "acme/db:bench#12", strings.Repeat("x", MaxOwner)} {
+	for _, s := range []string{"a", "Z9_.-/:#", "azAZ09", "acme/db:bench#12", strings.Repeat("x", MaxOwner)} {
 		if !ValidOwner(s) || SafeOwner(s) != s {
 			t.Errorf("%q is an owner; made safe: %q", s, SafeOwner(s))
 		}
 	}
-	for _, s := range []string{"", "a b", "a=b", "a\n", "ü", "a::b", "$x", "`", "a;b", "%0A", strings.Repeat("x", MaxOwner+1), "a\x00"} {
+	for _, s := range []string{"", "a b", "a=b", "a\n", "ü", "a::b", "$x", "`", "a;b", "%0A", "a@b", "a[b", "a{b", "a\x7f", strings.Repeat("x", MaxOwner+1), "a\x00"} {
 		if ValidOwner(s) {
 			t.Errorf("%q is no owner", s)
 		}
@@ -251,6 +261,52 @@ func TestOwner(t *testing.T) {
 	}
 	if !ValidOwner(SafeOwner(":::::")) {
 		t.Errorf("colons are made %q", SafeOwner(":::::"))
+	}
+}
+
+// What a machine wrote stands in the one-line form as it is, or not at all.
+func TestToken(t *testing.T) {
+	for _, s := range []string{"", "satisfied:1<=2", "timed_out_proceeded:9>2", "v1.2-rc/x", strings.Repeat("x", 64)} {
+		if token(s) != s {
+			t.Errorf("%q became %q", s, token(s))
+		}
+	}
+	for _, s := range []string{"a b", "a::b", "#1", "ü", "a\n", "a|b", "%0A", strings.Repeat("x", 65)} {
+		if token(s) != "" {
+			t.Errorf("%q became %q", s, token(s))
+		}
+	}
+}
+
+// A moment is unknown only if neither clock has it.
+func TestInstantIsZero(t *testing.T) {
+	for _, i := range []Instant{{Boot: 1}, {UTC: time.Unix(0, 0)}} {
+		if i.IsZero() {
+			t.Errorf("%v is unknown", i)
+		}
+	}
+	if !(Instant{}).IsZero() {
+		t.Error("nothing is known")
+	}
+}
+
+// Whatever tells two processes apart tells two parties apart.
+func TestSameParty(t *testing.T) {
+	p := fullRecord().Anchor
+	q := p
+	q.UID, q.Comm, q.TimeNS = 0, "", 0
+	if !p.Same(q) {
+		t.Error("one process is two")
+	}
+	for name, change := range map[string]func(*Party){
+		"pid": func(p *Party) { p.PID++ }, "start": func(p *Party) { p.Start++ }, "pid namespace": func(p *Party) { p.PIDNS++ },
+		"boot": func(p *Party) { p.BootID = "c" }, "inode": func(p *Party) { p.PIDFSIno++ },
+	} {
+		q := p
+		change(&q)
+		if p.Same(q) {
+			t.Errorf("another %s is the same process", name)
+		}
 	}
 }
 
@@ -304,6 +360,8 @@ func TestParseConfig(t *testing.T) {
 		{"\nlock_dir=/a\nlock_dir=/a", "/etc/x:3: lock_dir is set twice"},
 		{"lockdir=/a", "/etc/x:1: not understood"},
 		{"/run/hostlock", "/etc/x:1: not understood"},
+		{"lock_dir", "/etc/x:1: not understood"},
+		{"lock_dir /run/hostlock", "/etc/x:1: not understood"},
 		{"jobs a=b", "/etc/x:1: not understood"},
 	} {
 		if c, err := ParseConfig("/etc/x", []byte(tt.text)); err == nil || !strings.HasPrefix(err.Error(), tt.want) {

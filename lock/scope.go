@@ -17,19 +17,17 @@ import (
 // that its lock is the host's.
 const hostMark = "host"
 
-// resolveScope finds out what the lock really covers. Private was settled by
-// how the path was chosen.
+// resolveScope finds out what the lock really covers: the host, unless something
+// speaks against it. Private was settled by how the path was chosen.
 func (d *Dir) resolveScope(mayMark bool) {
 	if d.Scope == Private {
 		return
 	}
 	var st unix.Stat_t
 	if unix.Fstatat(d.fd, hostMark, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG {
-		d.Scope = Box
 		return
 	}
 	if d.host.here.PIDNS == proc.InitialPIDNS && d.host.here.ProcOurs && d.onWholeFS() {
-		d.Scope = Box
 		if mayMark {
 			// Without the mark a container says "container" of a lock that is
 			// the host's: an understatement, so a failure is no error.
@@ -49,14 +47,11 @@ func (d *Dir) resolveScope(mayMark bool) {
 // system from the root. A service with PrivateTmp has a directory of its own
 // bind-mounted on /tmp (systemd.exec(5)), and shares a lock there with nobody.
 func (d *Dir) onWholeFS() bool {
+	// Before Linux 5.8 there is no such number. Where it cannot be told which mount it is,
+	// none is found, and nothing speaks against it.
 	var sx unix.Statx_t
-	if unix.Statx(d.fd, "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &sx) != nil || sx.Mask&unix.STATX_MNT_ID == 0 {
-		return true // before Linux 5.8 it cannot be told
-	}
-	table, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return true
-	}
+	_ = unix.Statx(d.fd, "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &sx)
+	table, _ := os.ReadFile("/proc/self/mountinfo")
 	return wholeFS(string(table), sx.Mnt_id)
 }
 

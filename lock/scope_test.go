@@ -3,8 +3,11 @@
 package lock
 
 import (
+	"cmp"
 	"errors"
 	"os"
+	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -73,12 +76,67 @@ func TestScopeMarkIsAFile(t *testing.T) {
 	}
 }
 
+// A service's private /tmp is a part of a file system, bound to its place.
+func TestScopeOfAPartOfAFileSystem(t *testing.T) {
+	if d, _ := newWorld(t).process(); !d.onWholeFS() {
+		t.Skip("here everything is")
+	}
+	dir := t.TempDir()
+	if err := errors.Join(os.Mkdir(dir+"/part", 0o755), os.Mkdir(dir+"/place", 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	c := helperCmd("bound", "LOCK_TEST_DIR="+dir)
+	c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
+	if os.Getuid() != 0 {
+		c.SysProcAttr.Cloneflags = unix.CLONE_NEWUSER
+		c.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
+	}
+	out, err := c.Output()
+	if errors.Is(err, unix.EPERM) || strings.HasPrefix(string(out), "no mount") {
+		t.Skipf("not allowed here: %s %v", out, err)
+	}
+	if string(out) != "container\nbox\n" || err != nil {
+		t.Errorf("%q, %v", out, err)
+	}
+	if _, err := os.Lstat(dir + "/part/" + hostMark); err == nil {
+		t.Error("it is marked as the host's")
+	}
+}
+
+// The mark is closed when it is made.
+func TestScopeMarkIsClosed(t *testing.T) {
+	w := newWorld(t)
+	d, _ := w.process()
+	d.host.here = proc.Vantage{PIDNS: proc.InitialPIDNS, ProcOurs: true}
+	before := openFDs(t)
+	for range 5 {
+		d.resolveScope(true)
+		os.Remove(w.file(hostMark))
+	}
+	if after := openFDs(t); after >= before+5 {
+		t.Errorf("%d descriptors before, %d after", before, after)
+	}
+}
+
+// Where the mount cannot be told, nothing is known against it.
+func TestScopeWithoutAMount(t *testing.T) {
+	if !(&Dir{fd: -1}).onWholeFS() {
+		t.Error("what cannot be told is told")
+	}
+}
+
+// A record that does not say that its lock covers the host does not cover it. (Defect 51.)
+func TestFactsOfScope(t *testing.T) {
+	for said, want := range map[string]Scope{"box": Box, "private": Private, "container": Container, "": Container, "planet": Container} {
+		if got := FactsOf(&Record{LockScope: said}).Scope; got != want {
+			t.Errorf("%q is %v, want %v", said, got, want)
+		}
+	}
+}
+
 // A flag or a variable that points elsewhere coordinates with nobody; a configuration
 // that cannot be used is never a reason to go elsewhere. (Defects 34, 35.)
 func TestResolve(t *testing.T) {
-	if _, err := os.Lstat(ConfigFile); err == nil {
-		t.Skip("this machine has a configuration")
-	}
 	dir := t.TempDir()
 	file := func(name, text string) string {
 		if err := os.WriteFile(dir+"/"+name, []byte(text), 0o644); err != nil {
@@ -86,11 +144,18 @@ func TestResolve(t *testing.T) {
 		}
 		return dir + "/" + name
 	}
+	if err := errors.Join(os.MkdirAll(dir+"/real/lock", 0o755), os.Symlink("real", dir+"/link")); err != nil {
+		t.Fatal(err)
+	}
+	none := dir + "/none"
 	conf := file("conf", "# ours\nlock_dir = /run/x/../hostlock\ndefault mode=none\n")
 	policy := file("policy", "default mode=none\n")
+	there := file("there", "lock_dir = "+dir+"/real/lock\n")
+	largest := "lock_dir = /run/hostlock\n#" + strings.Repeat("x", 1<<20-27) + "\n"
 	for _, tt := range []struct {
 		name, flag string
 		env        map[string]string
+		host       string // its configuration; empty: it has none
 		path       string // empty: refused
 		source     Source
 		scope      Scope
@@ -103,26 +168,44 @@ func TestResolve(t *testing.T) {
 		{name: "flag that says what everybody resolves", flag: DefaultDir + "/", path: DefaultDir, source: FromFlag},
 		{name: "configuration", env: map[string]string{"HOSTLOCK_CONF": conf}, path: "/run/hostlock", source: FromConfig, scope: Private, configured: true},
 		{name: "configuration without a directory", env: map[string]string{"HOSTLOCK_CONF": policy}, path: DefaultDir},
-		{name: "no such configuration", env: map[string]string{"HOSTLOCK_CONF": dir + "/none"}},
+		{name: "no such configuration", env: map[string]string{"HOSTLOCK_CONF": none}},
 		{name: "the root directory", flag: "/"},
 		{name: "variable before configuration", env: map[string]string{"HOSTLOCK_DIR": "/a", "HOSTLOCK_CONF": conf}, path: "/a", source: FromEnv, scope: Private},
+		{name: "variable before no such configuration", env: map[string]string{"HOSTLOCK_DIR": "/a", "HOSTLOCK_CONF": none}, path: "/a", source: FromEnv, scope: Private},
+		{name: "flag before no such configuration", flag: "/f", env: map[string]string{"HOSTLOCK_CONF": none}, path: "/f", source: FromFlag, scope: Private},
 		{name: "relative flag", flag: "a/b"},
 		{name: "relative variable", env: map[string]string{"HOSTLOCK_DIR": "."}},
 		{name: "relative configuration", env: map[string]string{"HOSTLOCK_CONF": "conf"}},
 		{name: "wrong configuration", env: map[string]string{"HOSTLOCK_CONF": file("wrong", "lockdir = /x\n")}},
 		{name: "a directory as configuration", env: map[string]string{"HOSTLOCK_CONF": dir}},
+		{name: "no file as configuration", env: map[string]string{"HOSTLOCK_CONF": "/dev/null"}},
 		{name: "an endless configuration", env: map[string]string{"HOSTLOCK_CONF": "/dev/zero"}},
-		{name: "a huge configuration", env: map[string]string{"HOSTLOCK_CONF": file("huge", string(make([]byte, 1<<20+1)))}},
+		{name: "a configuration that cannot be read", env: map[string]string{"HOSTLOCK_CONF": "/proc/self/mem"}},
+		{name: "a large configuration", env: map[string]string{"HOSTLOCK_CONF": file("large", largest)}, path: "/run/hostlock", source: FromConfig, scope: Private, configured: true},
+		{name: "a huge configuration", env: map[string]string{"HOSTLOCK_CONF": file("huge", largest+"\n")}},
+		{name: "the host's", host: conf, path: "/run/hostlock", source: FromConfig, configured: true},
+		{name: "the host's without a directory", host: policy, path: DefaultDir},
+		{name: "the host's is wrong", host: dir + "/wrong", flag: "/f"},
+		{name: "flag that says what the host's does", host: conf, flag: "/run/hostlock", path: "/run/hostlock", source: FromFlag, configured: true},
+		{name: "flag beside the host's", host: conf, flag: DefaultDir, path: DefaultDir, source: FromFlag, scope: Private},
+		{name: "the host's directory by another name", host: there, flag: dir + "/link/lock", path: dir + "/link/lock", source: FromFlag},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			l, err := Resolve(tt.flag, func(name string) string { return tt.env[name] })
+			common := DefaultDir
+			switch tt.host {
+			case conf:
+				common = "/run/hostlock"
+			case there:
+				common = dir + "/real/lock"
+			}
+			l, err := resolve(cmp.Or(tt.host, none), tt.flag, func(name string) string { return tt.env[name] })
 			if tt.path == "" {
 				if !errors.As(err, new(*UnusableError)) {
 					t.Errorf("%+v, %v", l, err)
 				}
 				return
 			}
-			if err != nil || l.Path != tt.path || l.Source != tt.source || l.Scope != tt.scope || l.Common != DefaultDir || l.configured != tt.configured {
+			if err != nil || l.Path != tt.path || l.Source != tt.source || l.Scope != tt.scope || l.Common != common || l.configured != tt.configured {
 				t.Errorf("%+v, %v", l, err)
 			}
 		})
@@ -132,7 +215,8 @@ func TestResolve(t *testing.T) {
 // The same directory by another name is not private.
 func TestSameFile(t *testing.T) {
 	dir := t.TempDir()
-	if !sameFile(dir, dir+"/.") || sameFile(dir, "/") || sameFile(dir, dir+"/none") || sameFile(dir+"/none", dir+"/none") {
+	if !sameFile(dir, dir+"/.") || sameFile(dir, "/") || sameFile(dir, dir+"/none") || sameFile(dir+"/none", dir+"/none") ||
+		sameFile("/proc", "/sys") { // which are one number on two file systems
 		t.Error("takes one file for another, or none for one")
 	}
 }

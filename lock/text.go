@@ -42,7 +42,7 @@ func Flatten(s string, max int) string {
 	if cut < 0 {
 		cut = 0
 	}
-	for cut > 0 && !utf8.RuneStart(out[cut]) {
+	for !utf8.RuneStart(out[cut]) {
 		cut--
 	}
 	return out[:cut] + cutMark

@@ -3,6 +3,7 @@
 package lock
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -45,26 +46,19 @@ func (e entry) name() string {
 }
 
 // parseEntry reads the name of a ticket's file.
-func parseEntry(name string) (e entry, isLock, ok bool) {
-	base, isLock := strings.CutSuffix(name, lockSuffix)
-	if !isLock {
-		if base, ok = strings.CutSuffix(name, recordSuffix); !ok {
-			return e, false, false
-		}
+func parseEntry(name string) (e entry, ok bool) {
+	base, ok := strings.CutSuffix(name, lockSuffix)
+	if !ok {
+		base, ok = strings.CutSuffix(name, recordSuffix)
 	}
-	if len(base) != 21 || base[0] != kindExclusive && base[0] != kindShared && base[0] != kindJoined {
-		return e, false, false
+	if !ok || len(base) != 21 || base[0] != kindExclusive && base[0] != kindShared && base[0] != kindJoined {
+		return e, false
 	}
-	for _, c := range base[1:] {
-		if c < '0' || c > '9' {
-			return e, false, false
-		}
+	seq, _ := strconv.ParseUint(base[1:], 10, 64) // what is no number is 0, or too large
+	if seq == 0 || seq > maxSeq {
+		return e, false
 	}
-	seq, err := strconv.ParseUint(base[1:], 10, 64)
-	if err != nil || seq == 0 || seq > maxSeq {
-		return e, false, false
-	}
-	return entry{base[0], seq}, isLock, true
+	return entry{base[0], seq}, true
 }
 
 // list returns the tickets in the directory by number, and what a crash left
@@ -76,20 +70,14 @@ func (d *Dir) list() (entries []entry, leavings []string, err error) {
 	}
 	entries = make([]entry, 0, len(names)/2+1)
 	for _, n := range names {
-		if e, _, ok := parseEntry(n); ok {
+		if e, ok := parseEntry(n); ok {
 			entries = append(entries, e)
 		} else if strings.HasPrefix(n, tmpPrefix) {
 			leavings = append(leavings, n)
 		}
 	}
 	slices.SortFunc(entries, func(a, b entry) int {
-		switch {
-		case a.seq != b.seq && a.seq < b.seq:
-			return -1
-		case a.seq != b.seq:
-			return 1
-		}
-		return int(a.kind) - int(b.kind)
+		return cmp.Or(cmp.Compare(a.seq, b.seq), cmp.Compare(a.kind, b.kind))
 	})
 	return slices.Compact(entries), leavings, nil
 }
@@ -219,13 +207,12 @@ func (d *Dir) load(e entry) *Ticket {
 	raw, rst, err := d.readFile(e.name()+recordSuffix, maxRecord)
 	switch {
 	case errors.Is(err, unix.ENOENT):
-		ev.unreadable = t.Problem != ""
 	case err != nil:
 		ev.unreadable, t.Problem = true, "its record cannot be read: "+err.Error()
 	case hasLock && int(rst.Uid) != t.UID && rst.Uid != 0:
 		ev.unreadable, t.Problem = true, "its record belongs to another user than its lock"
 	default:
-		if t.UID < 0 {
+		if !hasLock {
 			t.UID = int(rst.Uid)
 		}
 		if r, err := decodeRecord(raw, e.seq); err != nil {
@@ -246,7 +233,7 @@ func (d *Dir) load(e entry) *Ticket {
 
 // witness gathers what judge needs to know, and no more: each look costs.
 func (d *Dir) witness(t *Ticket, ev *evidence, lockFD int, hasLock bool) {
-	probe := false
+	var probe bool
 	if r := t.Record; r == nil {
 		probe = true
 	} else {
@@ -264,7 +251,6 @@ func (d *Dir) witness(t *Ticket, ev *evidence, lockFD int, hasLock bool) {
 				ev.heldFor = d.age(r, r.RequestedAt)
 			}
 			t.heldFor = ev.heldFor
-			ev.marked = t.note.Takeover != NoTakeover
 		} else {
 			probe = t.body == proc.Unknown || t.body == proc.Running
 			if r.Deadline != nil {
@@ -273,9 +259,7 @@ func (d *Dir) witness(t *Ticket, ev *evidence, lockFD int, hasLock bool) {
 		}
 	}
 	ev.anchor, ev.body = t.anchor, t.body
-	if t.Record == nil {
-		ev.marked = t.note.Takeover != NoTakeover
-	}
+	ev.marked = t.note.Takeover != NoTakeover
 	if probe && hasLock {
 		ev.kernel = probeLock(lockFD)
 	}
@@ -296,7 +280,7 @@ func (d *Dir) overdue(r *Record) time.Duration {
 // last change, for which the kernel vouches: a forged one hastens nothing.
 func (d *Dir) unseenFor(t *Ticket) time.Duration {
 	var span time.Duration
-	if n := t.note.Unseen; n != nil && !t.noteAt.IsZero() {
+	if n := t.note.Unseen; n != nil {
 		span = min(d.since(n.Instant, n.BootID, n.TimeNS), d.host.now().UTC.Sub(t.noteAt))
 	}
 	if first, ok := d.unseen[t.entry]; ok {
@@ -314,18 +298,18 @@ func (d *Dir) remember(t *Ticket) {
 			d.unseen = make(map[entry]Instant)
 		}
 		d.unseen[t.entry] = d.host.now()
-	case !t.unseen && known:
+	case !t.unseen:
 		delete(d.unseen, t.entry)
 	}
 }
 
-// probeLock asks whether anybody has the kernel lock. Two probes are not in
-// each other's way, nor in a ticket's: it is locked before it has its name.
+// probeLock asks whether anybody has the kernel lock, and has it shared until fd is
+// closed. Two probes are not in each other's way, nor in a ticket's: it is locked
+// before it has its name.
 func probeLock(fd int) kernelLock {
 	_, err := retry(func() (int, error) { return 0, unix.Flock(fd, unix.LOCK_SH|unix.LOCK_NB) })
 	switch {
 	case err == nil:
-		_ = unix.Flock(fd, unix.LOCK_UN)
 		return lockFree
 	case errors.Is(err, unix.EWOULDBLOCK):
 		return lockHeld
@@ -380,7 +364,7 @@ func (d *Dir) remove(e entry) error {
 	if err := unix.Unlinkat(d.fd, e.name()+lockSuffix, 0); err != nil && err != unix.ENOENT {
 		return err
 	}
-	if err := unix.Unlinkat(d.fd, e.name()+recordSuffix, 0); err != nil && err != unix.ENOENT {
+	if err := unix.Unlinkat(d.fd, e.name()+recordSuffix, 0); err != unix.ENOENT {
 		return err
 	}
 	return nil

@@ -176,7 +176,7 @@ func (a *attempt) over(ctx context.Context) error {
 	switch {
 	case ctx.Err() != nil:
 		return &InterruptedError{context.Cause(ctx)}
-	case a.own >= 0 && ready(a.own):
+	case ready(a.own):
 		return &InterruptedError{ErrAnchorGone}
 	case a.req.Wait && a.d.host.now().Boot >= a.deadline:
 		if t := a.lastSeen; t != nil {

@@ -268,6 +268,7 @@ func TestChain(t *testing.T) {
 		{"its outer is gone", queue{tk(9, "x", Holds, 7)}, 0, 1, 9, true},
 		{"a ring", queue{tk(7, "x", Holds, 9), tk(9, "x", Holds, 7)}, 1, 2, 7, true},
 		{"its own outer", queue{tk(7, "x", Holds, 7)}, 0, 1, 7, true},
+		{"beside one that cannot be read", queue{tk(3, "x", Opaque), tk(4, "x", Holds)}, 1, 1, 4, true},
 	} {
 		c := chainOf(tt.q[tt.of], tt.q)
 		if len(c.ids) != tt.ids || c.root != tt.root || c.live != tt.live {
@@ -288,6 +289,7 @@ func TestNested(t *testing.T) {
 		{"run in an exclusive hold", queue{tk(1, "x", Holds)}, Exclusive, JoinTicket, Exclusive, ""},
 		{"shared run in an exclusive hold takes turns", queue{tk(1, "x", Holds)}, Shared, JoinTicket, Exclusive, ""},
 		{"shared run in a shared hold", queue{tk(1, "s", Holds)}, Shared, JoinTicket, Shared, ""},
+		{"shared run in a shared hold, a dead exclusive one before", queue{tk(2, "s", Holds), tk(1, "x", Dead)}, Shared, JoinTicket, Shared, ""},
 		{"exclusive in shared", queue{tk(1, "s", Holds)}, Exclusive, JoinTicket, 0, "shared hold"},
 		{"acquire", queue{tk(1, "x", Holds)}, Exclusive, RefuseNested, 0, "already inside"},
 		{"acquire that joins", queue{tk(1, "x", Holds)}, Exclusive, JoinHold, Exclusive, ""},

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -40,6 +41,7 @@ type seam struct {
 	look     func(proc.Identity) proc.Liveness
 	open     func(proc.Identity) (pidfd int, l proc.Liveness)
 	runnable func() (int, error)
+	busy     func(time.Duration) (float64, error)
 }
 
 func thisHost() seam {
@@ -50,6 +52,7 @@ func thisHost() seam {
 		look:     proc.Look,
 		open:     proc.Open,
 		runnable: proc.Runnable,
+		busy:     proc.HostBusy,
 	}
 }
 

@@ -289,7 +289,7 @@ func (k *keeper) over() bool {
 	}
 	// A pidfd names one process for ever; what is looked up by its number may
 	// by now be another that cannot be told apart.
-	if k.anchorFD >= 0 && ready(k.anchorFD) || k.hold.d.host.look(k.anchor) == proc.Gone {
+	if ready(k.anchorFD) || k.hold.d.host.look(k.anchor) == proc.Gone {
 		return true
 	}
 	s, err := k.hold.d.enter()

@@ -185,10 +185,10 @@ func poll(fds []unix.PollFd, limit time.Duration) bool {
 	}
 }
 
-// ready reports whether a descriptor is readable now.
+// ready reports whether a descriptor is readable now; -1 never is.
 func ready(fd int) bool {
-	n, err := retry(func() (int, error) {
+	n, _ := retry(func() (int, error) {
 		return unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
 	})
-	return err == nil && n > 0
+	return n > 0
 }

@@ -101,6 +101,7 @@ func (w *world) process() (*Dir, proc.Identity) {
 		look:     w.look,
 		open:     func(id proc.Identity) (int, proc.Liveness) { return -1, w.look(id) },
 		runnable: func() (int, error) { return 1, nil },
+		busy:     func(time.Duration) (float64, error) { return 0, nil },
 	}}
 	w.t.Cleanup(d.Close)
 	return d, id

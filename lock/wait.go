@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/binary"
 	"strconv"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,8 +24,8 @@ const followLook = time.Minute
 // A waker ends a poll(2) when a context ends: the poll knows only descriptors.
 type waker struct {
 	fd   int
-	mu   sync.Mutex
 	stop func() bool
+	done chan struct{} // closed once it has woken
 }
 
 func newWaker(ctx context.Context) (*waker, error) {
@@ -34,24 +33,21 @@ func newWaker(ctx context.Context) (*waker, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &waker{fd: fd}
+	w := &waker{fd: fd, done: make(chan struct{})}
 	w.stop = context.AfterFunc(ctx, func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if w.fd >= 0 {
-			one := binary.NativeEndian.AppendUint64(nil, 1)
-			_, _ = unix.Write(w.fd, one)
-		}
+		defer close(w.done)
+		one := binary.NativeEndian.AppendUint64(nil, 1)
+		_, _ = unix.Write(w.fd, one)
 	})
 	return w, nil
 }
 
+// close is called once.
 func (w *waker) close() {
-	w.stop()
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	if !w.stop() {
+		<-w.done // it must not write to whatever has the descriptor next
+	}
 	unix.Close(w.fd)
-	w.fd = -1
 }
 
 // A vigil is what is watched while something stands in the way. It is set up
@@ -74,11 +70,11 @@ func (v *vigil) within(d time.Duration) {
 	}
 }
 
+// close is called once.
 func (v *vigil) close() {
 	for _, f := range v.fds {
 		unix.Close(int(f.Fd))
 	}
-	v.fds = nil
 }
 
 // watch sets up the vigil over one ticket.
@@ -173,8 +169,7 @@ func poll(fds []unix.PollFd, limit time.Duration) bool {
 			if left <= 0 {
 				return false
 			}
-			// Rounded up: waking a moment early would be a second wake-up.
-			timeout = int(min((left+time.Millisecond-1)/time.Millisecond, 1<<30))
+			timeout = pollTimeout(left)
 		}
 		n, err := unix.Poll(fds, timeout)
 		switch {
@@ -183,6 +178,12 @@ func poll(fds []unix.PollFd, limit time.Duration) bool {
 			return true
 		}
 	}
+}
+
+// pollTimeout is a span as poll(2) takes it, rounded up: to wake a moment early would
+// be a second wake-up.
+func pollTimeout(d time.Duration) int {
+	return int(min((d+time.Millisecond-1)/time.Millisecond, 1<<30))
 }
 
 // ready reports whether a descriptor is readable now; -1 never is.

@@ -134,7 +134,11 @@ func (w *world) actor(change ...func(*Request)) *actor {
 		w.t.Fatal(err)
 	}
 	a.waker = wk
-	w.t.Cleanup(wk.close)
+	w.t.Cleanup(func() {
+		if a.waker != nil {
+			wk.close()
+		}
+	})
 	return a
 }
 

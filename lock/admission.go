@@ -102,7 +102,7 @@ func (d *decision) block(t *Ticket) {
 // them.
 func takeover(passed []*Ticket) (kind Takeover, from *Ticket) {
 	for _, t := range passed {
-		if graver(t.Kind, kind) {
+		if graver(&t.Kind, &kind) {
 			kind, from = t.Kind, t
 		}
 	}
@@ -110,10 +110,16 @@ func takeover(passed []*Ticket) (kind Takeover, from *Ticket) {
 }
 
 // graver: a live holder's takeover is graver than that of one that nobody
-// could see, and that than a dead one's.
-func graver(k, than Takeover) bool {
-	rank := []Takeover{NoTakeover, StalePID, Unverifiable, TTLExpired}
-	return slices.Index(rank, k) > slices.Index(rank, than)
+// could see, and that than a dead one's. Of one that was not recorded (nil) nobody
+// knows which it was; it does not hide that a holder lived.
+func graver(k, than *Takeover) bool {
+	rank := func(k *Takeover) int {
+		if k == nil {
+			return 2
+		}
+		return []int{NoTakeover: 0, StalePID: 1, Unverifiable: 3, TTLExpired: 4}[*k]
+	}
+	return rank(k) > rank(than)
 }
 
 // holders returns the tickets that hold the host, held it and died, or cannot

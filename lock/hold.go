@@ -168,10 +168,10 @@ func (d *Dir) evict(h *Hold, t *Ticket) error {
 
 // tookOver records a takeover; of several, the gravest is the one to report.
 func (r *Record) tookOver(t *Ticket) {
-	if r.Takeover != nil && *r.Takeover != NoTakeover && !graver(t.Kind, *r.Takeover) {
+	kind := t.Kind
+	if !graver(&kind, r.Takeover) {
 		return
 	}
-	kind := t.Kind
 	r.Takeover = &kind
 	r.Previous = &Previous{ID: t.ID(), Owner: t.ownerText()}
 	if r.Joins == "" {
@@ -182,8 +182,8 @@ func (r *Record) tookOver(t *Ticket) {
 // inherit is what a hold inside another has to say of the host: the window that
 // it measures in is no better than that of the hold around it.
 func (r *Record) inherit(outer *Record) {
-	if k := outer.Takeover; k == nil || r.Takeover == nil || graver(*k, *r.Takeover) {
-		r.Takeover, r.Previous = k, outer.Previous
+	if graver(outer.Takeover, r.Takeover) {
+		r.Takeover, r.Previous = outer.Takeover, outer.Previous
 	}
 	if rank := survivorsRank(outer.Survivors); rank > survivorsRank(r.Survivors) {
 		r.Survivors = outer.Survivors

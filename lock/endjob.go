@@ -205,7 +205,4 @@ func (k *keeper) watch(all []proc.Process, end time.Duration) bool {
 }
 
 // removed reports whether the ticket is gone or was taken over.
-func (k *keeper) removed() bool {
-	n, ok := k.hold.own()
-	return !ok || n.Takeover != NoTakeover && k.hold.lapsed()
-}
+func (k *keeper) removed() bool { return k.hold.lost() != nil }

@@ -108,14 +108,17 @@ func (h *Hold) jobOver(anchor Party) bool {
 	return h.Record.JobEndedAt != nil || h.d.host.look(anchor.Identity) == proc.Gone
 }
 
-// jobHasEnded is jobOver in a session of its own.
-func (h *Hold) jobHasEnded() (bool, error) {
+// jobLives is jobOver in a session of its own: nil, or why nothing can come back.
+func (h *Hold) jobLives() error {
 	s, err := h.d.enter()
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer s.leave()
-	return h.jobOver(h.job.Anchor), nil
+	if h.jobOver(h.job.Anchor) {
+		return errJobOver
+	}
+	return nil
 }
 
 // hearOfJobEnd takes over what EndJob wrote into the record of a trade, the only
@@ -134,7 +137,7 @@ func (h *Hold) hearOfJobEnd() {
 // it cannot, the host is simply released: the job's later steps queue as strangers.
 func (h *Hold) turnBack() error {
 	job := *h.job
-	if over, err := h.jobHasEnded(); err != nil || over {
+	if h.jobLives() != nil {
 		h.job = nil
 		return h.Release()
 	}

@@ -483,16 +483,15 @@ func (a *attempt) forget() {
 // abandon leaves the queue. Without the guard the ticket is left to be judged:
 // its kernel lock is free and its process ends.
 func (a *attempt) abandon() {
+	defer a.forget()
 	s, err := a.d.enter()
 	if err != nil {
-		a.forget()
 		return
 	}
 	defer s.leave()
 	if _, ok := a.hold.own(); ok {
-		a.drop()
+		_ = a.d.remove(a.hold.entry)
 	}
-	a.forget()
 }
 
 // cannot turns what the kernel refused into the error for an unusable

@@ -68,8 +68,8 @@ func TestReleaseOfWhatWasJoined(t *testing.T) {
 	outer := w.actor()
 	outer.gets()
 	inner := w.actor(within(outer.id), func(r *Request) { r.Join = JoinHold })
-	h, _, _, err := inner.turn()
-	if err != nil || h == nil || h.Outer.ID() != outer.id || inner.hold != nil {
+	h, err := inner.d.Acquire(t.Context(), inner.req)
+	if err != nil || h.Outer.ID() != outer.id {
 		t.Fatalf("%+v, %v", h, err)
 	}
 	if err := h.Release(); err != nil {

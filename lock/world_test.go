@@ -136,7 +136,7 @@ func (w *world) actor(change ...func(*Request)) *actor {
 	a.waker = wk
 	w.t.Cleanup(func() {
 		if a.waker != nil {
-			wk.close()
+			a.waker.close()
 		}
 	})
 	return a

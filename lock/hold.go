@@ -119,9 +119,12 @@ func (h *Hold) Release() error {
 			h.Record.Evidence.object(TakenOver, takenOverText)
 		}
 	}
-	h.Ended = h.d.past(&h.Record, unix.Geteuid(), end)
+	told := h.Ended.End != "" // by a trade that could not turn back
+	if !told {
+		h.Ended = h.d.past(&h.Record, unix.Geteuid(), end)
+	}
 	if _, ok := h.own(); ok && err == nil {
-		if lost == nil { // else whoever took over has written that
+		if lost == nil && !told { // else whoever took over has written that
 			h.d.enterHistory(h.Ended)
 		}
 		if err := h.d.remove(h.entry); err != nil {

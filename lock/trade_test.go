@@ -179,6 +179,20 @@ func TestTradeThatCannotTurnBack(t *testing.T) {
 				return proc.Alive
 			}
 		}, false},
+		// After it said that it is ready, before it is told to keep.
+		{"the keeper is killed", func(t *testing.T, hold *Hold, _ *helper) {
+			now, killed := hold.d.host.now, false
+			hold.d.host.now = func() Instant {
+				if b := hold.Record.Body; b.PID != hold.d.host.self.PID && !killed {
+					killed = true
+					if err := unix.Kill(b.PID, unix.SIGKILL); err != nil {
+						t.Error(err)
+					}
+					waitDead(t, b.PID)
+				}
+				return now()
+			}
+		}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h, anchor, keeper, job := keptHost(t, errand{Shared: true})
@@ -267,6 +281,7 @@ func TestInTrade(t *testing.T) {
 		{"by id", me, queue{tk(1, "x", Holds), trade(2, 7, nil)}, 2},
 		{"the first", me, queue{trade(2, 7, nil), trade(3, 7, nil)}, 2},
 		{"another job's", me, queue{trade(2, 8, party(60))}, 0},
+		{"another's, whose process nobody recorded", me, queue{trade(2, 8, nil)}, 0},
 		{"by the job's process", me, queue{trade(2, 8, party(50))}, 2},
 		{"no trade, and no id", Caller{UID: 1000}, queue{tk(1, "x", Holds)}, 0},
 		{"another user's", as(1001), queue{trade(2, 7, party(50))}, 0},

@@ -76,20 +76,26 @@ func (d *Dir) EndJob(job proc.Identity, closing func(*Record)) ([]*Ticket, error
 	return ended, nil
 }
 
-// jobEnded reports whether the job of the keeper's hold has ended, by the
-// record: only the hold's own uid and root can replace that.
+// endedByJob is the hold's record as EndJob wrote it; nil if no job has ended.
+// Only the hold's own uid and root can replace a record.
+func (h *Hold) endedByJob() (r *Record, raw []byte) {
+	raw, st, err := h.d.readFile(h.entry.name()+recordSuffix, maxRecord)
+	if err == nil && (int(st.Uid) == h.d.uid || st.Uid == 0) {
+		r, err = decodeRecord(raw, h.entry.seq)
+	}
+	if err != nil || r == nil || r.ID != h.Record.ID || r.JobEndedAt == nil {
+		return nil, nil
+	}
+	return r, raw
+}
+
+// jobEnded reports whether the job of the keeper's hold has ended.
 func (k *keeper) jobEnded() bool {
-	h := k.hold
-	b, st, err := h.d.readFile(h.entry.name()+recordSuffix, maxRecord)
-	if err != nil || int(st.Uid) != h.d.uid && st.Uid != 0 {
-		return false
+	r, raw := k.hold.endedByJob()
+	if r != nil {
+		k.hold.Record, k.hold.raw = *r, raw
 	}
-	r, err := decodeRecord(b, h.entry.seq)
-	if err != nil || r.ID != h.Record.ID || r.JobEndedAt == nil {
-		return false
-	}
-	h.Record, h.raw = *r, b
-	return true
+	return r != nil
 }
 
 // outlast waits until the job has no process left, and releases the hold. It

@@ -16,7 +16,7 @@ import (
 // caller holds the guard.
 func (h *Hold) own() (n note, ok bool) {
 	var mine, named unix.Stat_t
-	if h.lockFD < 0 || unix.Fstat(h.lockFD, &mine) != nil {
+	if unix.Fstat(h.lockFD, &mine) != nil { // released
 		return n, false
 	}
 	ok = unix.Fstatat(h.d.fd, h.entry.name()+lockSuffix, &named, unix.AT_SYMLINK_NOFOLLOW) == nil &&

@@ -200,6 +200,22 @@ func TestTakeoverThatCannotBeMarked(t *testing.T) {
 	}
 }
 
+// What cannot be recorded has not changed.
+func TestChangeThatCannotBeRecorded(t *testing.T) {
+	w := newWorld(t)
+	h := w.actor(large).gets()
+	room := fullDisk(t)
+	for what, change := range map[string]func(func(*Record)) error{"update": h.update, "amend": h.amend} {
+		if err := change(func(r *Record) { r.Gate = "satisfied:1<=1" }); err == nil || h.Record.Gate != "none" {
+			t.Errorf("%s: %v, gate %s", what, err, h.Record.Gate)
+		}
+	}
+	room()
+	if g := w.want(HeldNow).Holders[0].Record.Gate; g != "none" {
+		t.Errorf("gate %s", g)
+	}
+}
+
 // A hold that cannot be recorded is none, and nothing of it is left.
 func TestHoldThatCannotBeRecorded(t *testing.T) {
 	w := newWorld(t)
@@ -307,10 +323,10 @@ func TestInherit(t *testing.T) {
 			}
 		}
 	}
-	own := &Record{Gate: "satisfied:1<=1"}
-	own.inherit(said(kind(NoTakeover), "none", "timed_out_proceeded:2>1"))
-	if own.Gate != "satisfied:1<=1" {
-		t.Errorf("its own gate: %s", own.Gate)
+	own := &Record{Gate: "satisfied:1<=1", Survivors: "busy:1"}
+	own.inherit(said(kind(NoTakeover), "busy:2", "timed_out_proceeded:2>1"))
+	if own.Gate != "satisfied:1<=1" || own.Survivors != "busy:1" {
+		t.Errorf("its own: %s, %s", own.Gate, own.Survivors)
 	}
 }
 

@@ -124,11 +124,7 @@ func (h *Hold) jobLives() error {
 // hearOfJobEnd takes over what EndJob wrote into the record of a trade, the only
 // thing there that is not written by the process of the hold itself.
 func (h *Hold) hearOfJobEnd() {
-	b, st, err := h.d.readFile(h.entry.name()+recordSuffix, maxRecord)
-	if err != nil || int(st.Uid) != h.d.uid && st.Uid != 0 {
-		return
-	}
-	if r, err := decodeRecord(b, h.entry.seq); err == nil && r.ID == h.Record.ID && r.JobEndedAt != nil {
+	if r, _ := h.endedByJob(); r != nil {
 		h.Record.JobEndedAt = r.JobEndedAt
 	}
 }

@@ -24,20 +24,24 @@ func TestTradeOfAnEndedJobIsReleased(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			job := w.job()
-			h := w.actor(within(job.id)).gets()
-			end(t, w, *h.Record.ResumesAnchor)
-			// What the trade itself writes does not undo it.
-			if err := h.amend(func(r *Record) { r.Gate = "satisfied" }); err != nil {
-				t.Fatal(err)
-			}
-			if err := h.Release(); err != nil || len(h.d.Warnings) > 0 {
-				t.Errorf("%v, %q", err, h.d.Warnings)
-			}
-			w.want(Free)
-			if n := w.pasts(); n[endReleased] != 1 || len(n) != 1 {
-				t.Errorf("history %v", n)
+			for _, writes := range []bool{true, false} {
+				w := newWorld(t)
+				job := w.job()
+				h := w.actor(within(job.id)).gets()
+				end(t, w, *h.Record.ResumesAnchor)
+				// What the trade itself writes does not undo it.
+				if writes {
+					if err := h.amend(func(r *Record) { r.Gate = "satisfied" }); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := h.Release(); err != nil || len(h.d.Warnings) > 0 {
+					t.Errorf("writes %v: %v, %q", writes, err, h.d.Warnings)
+				}
+				w.want(Free)
+				if n := w.pasts(); n[endReleased] != 1 || len(n) != 1 {
+					t.Errorf("writes %v: history %v", writes, n)
+				}
 			}
 		})
 	}

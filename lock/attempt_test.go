@@ -127,11 +127,24 @@ func TestTimeoutLeavesTheQueue(t *testing.T) {
 	first := send(t, errand{Dir: h.path})
 	id := first.hears(t, "held").ID
 	var e Event
+	told := 0
 	began := time.Now()
 	_, err := h.acquire(func(r *Request) {
 		r.Wait, r.Timeout = true, 150*time.Millisecond
-		r.Notify = func(got Event) { e = got }
+		r.Notify = func(got Event) {
+			if told++; told > 1 {
+				return
+			}
+			e = got
+			// Nobody said for whom it is: for this process.
+			if w := h.view().Waiting; len(w) != 1 || !w[0].Record.Embodied() || w[0].Record.Anchor.PID != os.Getpid() {
+				t.Errorf("waiting %+v", w)
+			}
+		}
 	})
+	if told != 1 {
+		t.Errorf("told %d times that it waits", told)
+	}
 	var timeout *TimeoutError
 	if !errors.As(err, &timeout) || timeout.Blocker.ID() != id || timeout.Waited < 150*time.Millisecond || timeout.Waited > time.Since(began) {
 		t.Errorf("%+v", err)

@@ -35,24 +35,28 @@ type Dir struct {
 // Go code of this package can replace it: whatever could redirect these answers
 // from outside would be a way to steal a lock.
 type seam struct {
-	here     proc.Vantage
-	self     proc.Identity
-	now      func() Instant
-	look     func(proc.Identity) proc.Liveness
-	open     func(proc.Identity) (pidfd int, l proc.Liveness)
-	runnable func() (int, error)
-	busy     func(time.Duration) (float64, error)
+	here      proc.Vantage
+	self      proc.Identity
+	now       func() Instant
+	look      func(proc.Identity) proc.Liveness
+	open      func(proc.Identity) (pidfd int, l proc.Liveness)
+	runnable  func() (int, error)
+	busy      func(time.Duration) (float64, error)
+	carrying  func(match func(environ []byte) bool) (found []proc.Process, unreadable int)
+	survivors func(dead []*Ticket) Survivors
 }
 
 func thisHost() seam {
 	return seam{
-		here:     proc.Here(),
-		self:     proc.Self(),
-		now:      now,
-		look:     proc.Look,
-		open:     proc.Open,
-		runnable: proc.Runnable,
-		busy:     proc.HostBusy,
+		here:      proc.Here(),
+		self:      proc.Self(),
+		now:       now,
+		look:      proc.Look,
+		open:      proc.Open,
+		runnable:  proc.Runnable,
+		busy:      proc.HostBusy,
+		carrying:  proc.Carrying,
+		survivors: LookForSurvivors,
 	}
 }
 

@@ -38,7 +38,7 @@ func (d *Dir) EndJob(job proc.Identity, closing func(*Record)) ([]*Ticket, error
 	var ended []*Ticket
 	for _, t := range holders(entries, d.load) {
 		r := t.Record
-		if r == nil || r.Phase != Held || t.Standing == Over || t.UID != d.uid && d.uid != 0 {
+		if r == nil || t.Standing == Over || t.UID != d.uid && d.uid != 0 {
 			continue
 		}
 		if r.ResumesAnchor != nil && r.ResumesAnchor.Same(Party{Identity: job}) {
@@ -143,7 +143,7 @@ func (k *keeper) carriers(patience time.Duration) (found []proc.Process, ok bool
 	}
 	done := make(chan []proc.Process, 1)
 	go func() {
-		all, _ := proc.Carrying(func(environ []byte) bool { return proc.HasEnv(environ, envTrackingID, id) })
+		all, _ := k.hold.d.host.carrying(func(environ []byte) bool { return proc.HasEnv(environ, envTrackingID, id) })
 		done <- all
 	}()
 	timer := time.NewTimer(patience)

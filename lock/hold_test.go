@@ -67,7 +67,8 @@ func TestReleaseOfWhatWasJoined(t *testing.T) {
 	w := newWorld(t)
 	outer := w.actor()
 	outer.gets()
-	inner := w.actor(within(outer.id), func(r *Request) { r.Join = JoinHold })
+	inner := w.actor(within(outer.id), func(r *Request) { r.Join, r.Gate = JoinHold, Gate{Runnable: 1, Timeout: time.Minute} })
+	inner.d.host.runnable = func() (int, error) { t.Error("it looks through a gate"); return 1, nil }
 	h, err := inner.d.Acquire(t.Context(), inner.req)
 	if err != nil || h.Outer.ID() != outer.id {
 		t.Fatalf("%+v, %v", h, err)

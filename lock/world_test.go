@@ -102,6 +102,9 @@ func (w *world) process() (*Dir, proc.Identity) {
 		open:     func(id proc.Identity) (int, proc.Liveness) { return -1, w.look(id) },
 		runnable: func() (int, error) { return 1, nil },
 		busy:     func(time.Duration) (float64, error) { return 0, nil },
+		// There are processes in this world too, but these are real.
+		carrying:  proc.Carrying,
+		survivors: LookForSurvivors,
 	}}
 	w.t.Cleanup(d.Close)
 	return d, id

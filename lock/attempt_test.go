@@ -409,13 +409,14 @@ func TestWaitTimesOut(t *testing.T) {
 	behind := w.actor().waits()
 	a := w.actor(timeout(time.Minute))
 	w.seeing(a.d)
+	w.pass(3 * time.Second)
 	told := 0
 	a.req.Notify = func(e Event) {
 		told++
-		if e.Blocker.ID() != behind.hold.Record.ID || e.Holder.ID() != first.id || e.Place != 2 || e.Waited != 0 || !e.Deadline.Equal(w.clock.UTC.Add(time.Minute)) {
+		if e.Blocker.ID() != behind.hold.Record.ID || e.Holder.ID() != first.id || e.Place != 2 || e.Waited != 3*time.Second || !e.Deadline.Equal(w.clock.UTC.Add(57*time.Second)) {
 			t.Errorf("told %+v", e)
 		}
-		w.pass(time.Minute)
+		w.pass(57 * time.Second)
 		behind.abandon()
 	}
 	_, err := a.queue(t.Context())

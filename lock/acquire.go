@@ -355,13 +355,13 @@ func nested(req Request, outer *Ticket, c chain, held []*Ticket) (Mode, error) {
 	return req.Mode, nil
 }
 
-// place is our place among those who wait, from 1. It is counted by name: to
+// place is our ticket's place among those who wait, from 1. It is counted by name: to
 // read a record each would make every arrival in a long queue read all of it, under
 // the guard. A waiter that died a moment ago is counted.
 func (a *attempt) place(entries []entry, held []*Ticket) int {
 	n := 1
 	for _, e := range entries {
-		if a.hold != nil && e.seq >= a.hold.entry.seq {
+		if e.seq >= a.hold.entry.seq {
 			break
 		}
 		if !slices.ContainsFunc(held, func(t *Ticket) bool { return t.entry == e }) {

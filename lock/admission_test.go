@@ -291,6 +291,7 @@ func TestNested(t *testing.T) {
 		{"shared run in a shared hold", queue{tk(1, "s", Holds)}, Shared, JoinTicket, Shared, ""},
 		{"shared run in a shared hold, a dead exclusive one before", queue{tk(2, "s", Holds), tk(1, "x", Dead)}, Shared, JoinTicket, Shared, ""},
 		{"exclusive in shared", queue{tk(1, "s", Holds)}, Exclusive, JoinTicket, 0, "shared hold"},
+		{"run in a lapsed hold", queue{tk(1, "x", Lapsed)}, Exclusive, JoinTicket, Exclusive, ""},
 		{"acquire", queue{tk(1, "x", Holds)}, Exclusive, RefuseNested, 0, "already inside"},
 		{"acquire that joins", queue{tk(1, "x", Holds)}, Exclusive, JoinHold, Exclusive, ""},
 		{"acquire that joins, exclusive in shared", queue{tk(1, "s", Holds)}, Exclusive, JoinHold, 0, "shared hold"},

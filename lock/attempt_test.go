@@ -281,13 +281,7 @@ func TestEndJob(t *testing.T) {
 // process that cannot be reaped.
 func TestNothingLeaks(t *testing.T) {
 	h := newHost(t)
-	open := func() int {
-		names, err := os.ReadDir("/proc/self/fd")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(names)
-	}
+	open := func() int { return openFDs(t) }
 	waited := func(r *Request) { r.Wait, r.Timeout = true, time.Millisecond }
 	anchor := plain(t, "idle")
 	forIt := func(r *Request) { r.Anchor = Party{Identity: h.identity(anchor.Process.Pid)} }
@@ -505,6 +499,16 @@ func TestNothingIsInheritedFromWhatHasEnded(t *testing.T) {
 	}
 	if r := second.gets().Record; r.Survivors != "none" {
 		t.Errorf("survivors %s", r.Survivors)
+	}
+	// Nor by what is inside one hold from another beside that.
+	w = newWorld(t)
+	outer, other := w.actor(shared), w.actor(shared)
+	outer.gets()
+	if err := other.gets().amend(func(r *Record) { r.Survivors = "busy:2" }); err != nil {
+		t.Fatal(err)
+	}
+	if r := w.actor(within(outer.id), shared).gets().Record; r.Joins != outer.id || r.Survivors != "none" {
+		t.Errorf("joins %s, survivors %s", r.Joins, r.Survivors)
 	}
 }
 

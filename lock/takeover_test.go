@@ -225,7 +225,7 @@ func TestHoldThatCannotBeRecorded(t *testing.T) {
 	if err := h.Release(); err != nil {
 		t.Fatal(err)
 	}
-	fullDisk(t)
+	room := fullDisk(t)
 	for name, a := range map[string]*actor{"who waited": waiter, "who comes": w.actor(large)} {
 		if ok, err := a.step(); ok || !errors.As(err, new(*UnusableError)) || a.hold != nil {
 			t.Errorf("%s: %v, %v", name, ok, err)
@@ -238,6 +238,20 @@ func TestHoldThatCannotBeRecorded(t *testing.T) {
 	if err != nil || len(names) != 2 { // the guard, the history
 		t.Errorf("left %v, %v", names, err)
 	}
+	const rounds = 10
+	leaks := 0
+	for range rounds {
+		a := w.actor(large)
+		before := openFDs(t)
+		if ok, err := a.step(); ok {
+			t.Fatal(err)
+		}
+		leaks += openFDs(t) - before
+	}
+	if leaks >= rounds {
+		t.Errorf("%d descriptors are left", leaks)
+	}
+	room()
 	if h := w.actor().gets(); h.entry.seq <= entry.seq {
 		t.Errorf("number %d after %d", h.entry.seq, entry.seq)
 	}

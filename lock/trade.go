@@ -65,11 +65,7 @@ func (a *attempt) trades(entries []entry, held []*Ticket, load func(entry) *Tick
 		}
 	}
 	var found []*Ticket
-	for len(all) > 0 {
-		t := inTrade(c, all)
-		if t == nil {
-			break
-		}
+	for t := inTrade(c, all); t != nil; t = inTrade(c, all) {
 		if t != a.lastSeen {
 			found = append(found, t)
 		}

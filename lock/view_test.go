@@ -5,7 +5,6 @@ package lock
 import (
 	"context"
 	"errors"
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -83,13 +82,7 @@ func TestWaitFreeAcrossATrade(t *testing.T) {
 // What happens between the first look and the watch shows in the second look.
 func TestWaitFreeLooksAgain(t *testing.T) {
 	enough := errors.New("enough")
-	open := func() int {
-		names, err := os.ReadDir("/proc/self/fd")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(names)
-	}
+	open := func() int { return openFDs(t) }
 	for _, tt := range []struct {
 		name string
 		// set makes what is met first, and returns what happens then, and who is in the

@@ -44,6 +44,7 @@ type seam struct {
 	busy      func(time.Duration) (float64, error)
 	carrying  func(match func(environ []byte) bool) (found []proc.Process, unreadable int)
 	survivors func(dead []*Ticket) Survivors
+	write     func(fd int, b []byte, off int64) error // a disk can be full
 }
 
 func thisHost() seam {
@@ -57,6 +58,7 @@ func thisHost() seam {
 		busy:      proc.HostBusy,
 		carrying:  proc.Carrying,
 		survivors: LookForSurvivors,
+		write:     writeAt,
 	}
 }
 
@@ -289,7 +291,7 @@ func (d *Dir) newFile(content []byte, mode uint32) (fd int, tmp string, err erro
 		return -1, "", err
 	}
 	if err = unix.Fchmod(fd, mode); err == nil {
-		err = writeAt(fd, content, 0)
+		err = d.host.write(fd, content, 0)
 	}
 	if err != nil {
 		unix.Close(fd)

@@ -326,15 +326,13 @@ func TestWatchTheJob(t *testing.T) {
 // of anybody's but root's.
 func TestEndJobErrors(t *testing.T) {
 	reckon := func(*Record) {}
-	set := func(t *testing.T, change ...func(*Request)) (w *world, job *actor, d *Dir) {
+	set := func(t *testing.T) (w *world, job *actor, d *Dir) {
 		w = newWorld(t)
-		job = w.actor(append(change, shared)...)
-		w.entrust(job.gets(), nil)
 		d, _ = w.process()
-		return w, job, d
+		return w, w.job(), d
 	}
-	w, job, d := set(t, large)
-	room := fullDisk(t)
+	w, job, d := set(t)
+	room := fullDisk(d)
 	if ended, err := d.EndJob(job.hold.Record.Anchor.Identity, reckon); !errors.As(err, new(*UnusableError)) || len(ended) != 1 {
 		t.Errorf("a full disk: %v, %v", ended, err)
 	}
@@ -343,12 +341,11 @@ func TestEndJobErrors(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 
-	trade := w.actor(within(job.id), large).gets()
-	room = fullDisk(t)
+	trade := w.actor(within(job.id)).gets()
+	room = fullDisk(d)
 	if _, err := d.EndJob(trade.Record.ResumesAnchor.Identity, reckon); !errors.As(err, new(*UnusableError)) {
 		t.Errorf("a full disk, in a trade: %v", err)
 	}
-	room()
 
 	w, job, d = set(t)
 	lock := w.file(job.hold.entry.name() + lockSuffix)

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -105,31 +103,17 @@ func TestGravestTakeoverIsReported(t *testing.T) {
 	}
 }
 
-// large makes a request whose record does not fit onto a full disk.
-func large(r *Request) {
-	r.Job = make(map[string]string)
-	for i := range 30 {
-		r.Job["key"+strconv.Itoa(i)] = strings.Repeat("x", MaxText)
-	}
-}
-
-// fullDisk leaves room for everything but the record of a large request. What does not
-// fit fails like on a full disk, if by another name (EFBIG, setrlimit(2)).
-func fullDisk(t *testing.T) (room func()) {
-	t.Helper()
-	var old unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &old); err != nil {
-		t.Fatal(err)
-	}
-	set := func(limit unix.Rlimit) {
-		if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &limit); err != nil {
-			t.Fatal(err)
+// fullDisk leaves room for empty files only, and for what is written into others in
+// their place.
+func fullDisk(d *Dir) (room func()) {
+	write := d.host.write
+	d.host.write = func(fd int, b []byte, off int64) error {
+		if len(b) > 0 {
+			return unix.ENOSPC
 		}
+		return write(fd, b, off)
 	}
-	set(unix.Rlimit{Cur: 16 << 10, Max: old.Max})
-	room = func() { set(old) }
-	t.Cleanup(room)
-	return room
+	return func() { d.host.write = write }
 }
 
 // A takeover is in the record of who takes over before the mark is on whom it takes over
@@ -139,15 +123,14 @@ func TestTakeoverIsRecordedBeforeItIsMarked(t *testing.T) {
 	first := w.actor()
 	first.gets()
 	first.dies()
-	second := w.actor(letBe, large)
+	second := w.actor(letBe)
 	if ok, err := second.step(); !ok {
 		t.Fatal(err)
 	}
-	room := fullDisk(t)
+	fullDisk(second.d)
 	if err := second.settle(t.Context()); !errors.As(err, new(*UnusableError)) {
 		t.Errorf("a takeover that cannot be recorded: %v", err)
 	}
-	room()
 	v := w.want(Stale)
 	if len(v.Holders) != 1 || v.Holders[0].ID() != first.id || v.Holders[0].note != (note{}) {
 		t.Errorf("held by %+v", v.Holders)
@@ -203,8 +186,8 @@ func TestTakeoverThatCannotBeMarked(t *testing.T) {
 // What cannot be recorded has not changed.
 func TestChangeThatCannotBeRecorded(t *testing.T) {
 	w := newWorld(t)
-	h := w.actor(large).gets()
-	room := fullDisk(t)
+	h := w.actor().gets()
+	room := fullDisk(h.d)
 	for what, change := range map[string]func(func(*Record)) error{"update": h.update, "amend": h.amend} {
 		if err := change(func(r *Record) { r.Gate = "satisfied:1<=1" }); err == nil || h.Record.Gate != "none" {
 			t.Errorf("%s: %v, gate %s", what, err, h.Record.Gate)
@@ -220,38 +203,31 @@ func TestChangeThatCannotBeRecorded(t *testing.T) {
 func TestHoldThatCannotBeRecorded(t *testing.T) {
 	w := newWorld(t)
 	h := w.actor().gets()
-	waiter := w.actor(large).waits()
+	waiter, comer := w.actor().waits(), w.actor()
 	entry := waiter.hold.entry
 	if err := h.Release(); err != nil {
 		t.Fatal(err)
 	}
-	room := fullDisk(t)
-	for name, a := range map[string]*actor{"who waited": waiter, "who comes": w.actor(large)} {
-		if ok, err := a.step(); ok || !errors.As(err, new(*UnusableError)) || a.hold != nil {
-			t.Errorf("%s: %v, %v", name, ok, err)
+	const rounds = 10
+	leaks := 0
+	for i, a := range append([]*actor{waiter}, slices.Repeat([]*actor{comer}, rounds)...) {
+		fullDisk(a.d)
+		before := openFDs(t)
+		if ok, err := a.step(); ok || !errors.Is(err, unix.ENOSPC) || !errors.As(err, new(*UnusableError)) || a.hold != nil {
+			t.Errorf("%d: %v, %v", i, ok, err)
 		}
+		leaks += openFDs(t) - before
 		if v := w.want(Free); len(v.Waiting) != 0 {
-			t.Errorf("%s waits", name)
+			t.Errorf("%d: it waits", i)
 		}
+	}
+	if leaks >= rounds {
+		t.Errorf("%d descriptors are left", leaks)
 	}
 	names, err := os.ReadDir(w.path)
 	if err != nil || len(names) != 2 { // the guard, the history
 		t.Errorf("left %v, %v", names, err)
 	}
-	const rounds = 10
-	leaks := 0
-	for range rounds {
-		a := w.actor(large)
-		before := openFDs(t)
-		if ok, err := a.step(); ok {
-			t.Fatal(err)
-		}
-		leaks += openFDs(t) - before
-	}
-	if leaks >= rounds {
-		t.Errorf("%d descriptors are left", leaks)
-	}
-	room()
 	if h := w.actor().gets(); h.entry.seq <= entry.seq {
 		t.Errorf("number %d after %d", h.entry.seq, entry.seq)
 	}

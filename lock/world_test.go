@@ -105,6 +105,7 @@ func (w *world) process() (*Dir, proc.Identity) {
 		// There are processes in this world too, but these are real.
 		carrying:  proc.Carrying,
 		survivors: LookForSurvivors,
+		write:     writeAt,
 	}}
 	w.t.Cleanup(d.Close)
 	return d, id

@@ -175,7 +175,7 @@ func (a *attempt) over(ctx context.Context) error {
 	switch {
 	case ctx.Err() != nil:
 		return &InterruptedError{context.Cause(ctx)}
-	case a.own >= 0 && ready(a.own):
+	case ready(a.own):
 		return &InterruptedError{ErrAnchorGone}
 	case a.req.Wait && a.d.host.now().Boot >= a.deadline:
 		if t := a.lastSeen; t != nil {
@@ -357,13 +357,13 @@ func nested(req Request, outer *Ticket, c chain, held []*Ticket) (Mode, error) {
 	return req.Mode, nil
 }
 
-// place is our place among those who wait, from 1. It is counted by name: to
+// place is our ticket's place among those who wait, from 1. It is counted by name: to
 // read a record each would make every arrival in a long queue read all of it, under
 // the guard. A waiter that died a moment ago is counted.
 func (a *attempt) place(entries []entry, held []*Ticket) int {
 	n := 1
 	for _, e := range entries {
-		if a.hold != nil && e.seq >= a.hold.entry.seq {
+		if e.seq >= a.hold.entry.seq {
 			break
 		}
 		if !slices.ContainsFunc(held, func(t *Ticket) bool { return t.entry == e }) {
@@ -485,16 +485,15 @@ func (a *attempt) forget() {
 // abandon leaves the queue. Without the guard the ticket is left to be judged:
 // its kernel lock is free and its process ends.
 func (a *attempt) abandon() {
+	defer a.forget()
 	s, err := a.d.enter()
 	if err != nil {
-		a.forget()
 		return
 	}
 	defer s.leave()
 	if _, ok := a.hold.own(); ok {
-		a.drop()
+		_ = a.d.remove(a.hold.entry)
 	}
-	a.forget()
 }
 
 // cannot turns what the kernel refused into the error for an unusable

@@ -7,7 +7,7 @@ import "slices"
 // A claim is who wants the host, as far as admission asks.
 type claim struct {
 	seq   uint64 // 0: has no ticket, and stands behind every ticket there is
-	kind  byte   // of the ticket's name; 0: whatever has the number is ours
+	kind  byte   // of the ticket's name
 	mode  Mode
 	joins string // id of the hold inside which this is asked; empty: a stranger
 	chain chain  // that hold and those it is inside of, innermost first
@@ -39,7 +39,7 @@ type decision struct {
 // front of it waits for the very job that it belongs to.
 func admit(c claim, entries []entry, load func(entry) *Ticket) decision {
 	var d decision
-	inside := c.joins != "" && c.chain.live
+	inside := c.chain.live
 	look := func(e entry) {
 		t := load(e)
 		switch t.Standing {
@@ -71,7 +71,7 @@ func admit(c claim, entries []entry, load func(entry) *Ticket) decision {
 	for i := len(entries) - 1; i >= 0 && d.blocker == nil; i-- {
 		e := entries[i]
 		switch {
-		case e.seq == c.seq && (c.kind == 0 || c.kind == e.kind): // our own
+		case e.seq == c.seq && e.kind == c.kind: // our own
 		case e.kind == kindJoined:
 			// May hold before its turn: asked about wherever it stands.
 			look(e)
@@ -102,7 +102,7 @@ func (d *decision) block(t *Ticket) {
 // them.
 func takeover(passed []*Ticket) (kind Takeover, from *Ticket) {
 	for _, t := range passed {
-		if from == nil || graver(t.Kind, kind) {
+		if graver(&t.Kind, &kind) {
 			kind, from = t.Kind, t
 		}
 	}
@@ -110,10 +110,16 @@ func takeover(passed []*Ticket) (kind Takeover, from *Ticket) {
 }
 
 // graver: a live holder's takeover is graver than that of one that nobody
-// could see, and that than a dead one's.
-func graver(k, than Takeover) bool {
-	rank := []Takeover{NoTakeover, StalePID, Unverifiable, TTLExpired}
-	return slices.Index(rank, k) > slices.Index(rank, than)
+// could see, and that than a dead one's. Of one that was not recorded (nil) nobody
+// knows which it was; it does not hide that a holder lived.
+func graver(k, than *Takeover) bool {
+	rank := func(k *Takeover) int {
+		if k == nil {
+			return 2
+		}
+		return []int{NoTakeover: 0, StalePID: 1, Unverifiable: 3, TTLExpired: 4}[*k]
+	}
+	return rank(k) > rank(than)
 }
 
 // holders returns the tickets that hold the host, held it and died, or cannot

@@ -74,7 +74,7 @@ func (q queue) in(c claim, outer uint64) claim {
 
 func TestAdmit(t *testing.T) {
 	x, s := claim{mode: Exclusive}, claim{mode: Shared}
-	at := func(c claim, seq uint64) claim { c.seq = seq; return c }
+	at := func(c claim, seq uint64) claim { c.seq, c.kind = seq, kindExclusive; return c }
 	for _, tt := range []struct {
 		name    string
 		q       queue
@@ -118,6 +118,12 @@ func TestAdmit(t *testing.T) {
 		{name: "a stranger, behind a run whose job is gone", q: queue{tk(3, "x", Holds, 1)}, c: at(x, 2), blocker: 3},
 		{name: "a stranger, with a joined waiter behind", q: queue{tk(3, "x", Waits, 1)}, c: at(x, 2)},
 		{name: "a stranger, with a joined waiter before", q: queue{tk(1, "x", Waits, 9)}, c: at(x, 2), blocker: 1},
+		{name: "inside a shared hold, past a dead one from before", q: queue{tk(1, "s", Dead), tk(2, "s", Holds)}, c: at(s, 3), inside: 2, passed: []uint64{1}},
+		{name: "inside, past what is over of its own chain", q: queue{tk(1, "x", Over), tk(2, "x", Holds, 1)}, c: at(x, 3), inside: 2, left: []uint64{1}},
+
+		// A number is given once, but anybody can make a file with any name.
+		{name: "beside a waiter with its own number", q: queue{tk(5, "s", Waits), tk(5, "x", Waits)}, c: at(x, 5)},
+		{name: "behind a holder with its own number", q: queue{tk(5, "s", Holds), tk(5, "x", Waits)}, c: at(x, 5), blocker: 5},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := tt.c
@@ -148,20 +154,32 @@ func TestAdmit(t *testing.T) {
 
 // An arrival in a long queue reads a few records, whatever stands in it.
 func TestAdmitReadsLittle(t *testing.T) {
-	q := queue{tk(1, "x", Holds)}
-	for n := range uint64(1000) {
-		q = append(q, tk(n+2, "x", Waits))
-	}
-	n := 0
-	load := func(e entry) *Ticket { n++; return q.load(e) }
-	if d := admit(claim{mode: Exclusive}, q.entries(), load); d.blocker != q[1000] {
-		t.Errorf("blocker %+v", d.blocker)
-	}
-	if held := holders(q.entries(), load); len(held) != 1 {
-		t.Errorf("holders %v", held)
-	}
-	if n > 3 {
-		t.Errorf("%d records were read", n)
+	for _, tt := range []struct {
+		waiters string // modes of those who wait
+		c       claim
+		blocker int
+	}{
+		{"x", claim{mode: Exclusive}, 1000},
+		{"x", claim{mode: Shared}, 1000},
+		{"s", claim{mode: Exclusive}, 1000},
+		{"s", claim{mode: Shared}, 0},
+		{"x", claim{mode: Shared, seq: 2, kind: kindShared}, 0},
+	} {
+		q := queue{tk(1, "x", Holds)}
+		for n := range uint64(1000) {
+			q = append(q, tk(n+2, tt.waiters, Waits))
+		}
+		n := 0
+		load := func(e entry) *Ticket { n++; return q.load(e) }
+		if d := admit(tt.c, q.entries(), load); d.blocker != q[tt.blocker] {
+			t.Errorf("%+v: blocker %+v", tt, d.blocker)
+		}
+		if held := holders(q.entries(), load); len(held) != 1 {
+			t.Errorf("%+v: holders %v", tt, held)
+		}
+		if n > 3 {
+			t.Errorf("%+v: %d records were read", tt, n)
+		}
 	}
 }
 
@@ -175,6 +193,9 @@ func TestHolders(t *testing.T) {
 		{"behind an exclusive one, only what is inside", queue{tk(1, "x", Holds), tk(2, "s", Holds), tk(3, "x", Holds, 1)}, []uint64{1, 3}},
 		{"a joined one closes nothing", queue{tk(1, "x", Holds, 9), tk(2, "s", Holds)}, []uint64{1, 2}},
 		{"a dead one closes nothing", queue{tk(1, "x", Dead), tk(2, "x", Holds)}, []uint64{1, 2}},
+		{"a lapsed one closes nothing", queue{tk(1, "x", Lapsed), tk(2, "x", Holds)}, []uint64{1, 2}},
+		{"behind one that cannot be read", queue{tk(1, "x", Opaque), tk(2, "x", Dead)}, []uint64{1}},
+		{"behind one that waits to be alone", queue{tk(1, "s", Holds), tk(2, "x", Waits), tk(3, "s", Dead)}, []uint64{1}},
 	} {
 		var got []uint64
 		for _, h := range holders(tt.q.entries(), tt.q.load) {
@@ -220,6 +241,7 @@ func TestTakeoverRank(t *testing.T) {
 		{[]*Ticket{blind, dead}, Unverifiable, blind},
 		{[]*Ticket{lapsed, blind, dead}, TTLExpired, lapsed},
 		{[]*Ticket{dead, lapsed}, TTLExpired, lapsed},
+		{[]*Ticket{dead, tk(4, "x", Dead)}, StalePID, dead}, // the nearest
 	} {
 		if kind, from := takeover(tt.passed); kind != tt.want || from != tt.from {
 			t.Errorf("%v of %v", kind, from)
@@ -246,6 +268,7 @@ func TestChain(t *testing.T) {
 		{"its outer is gone", queue{tk(9, "x", Holds, 7)}, 0, 1, 9, true},
 		{"a ring", queue{tk(7, "x", Holds, 9), tk(9, "x", Holds, 7)}, 1, 2, 7, true},
 		{"its own outer", queue{tk(7, "x", Holds, 7)}, 0, 1, 7, true},
+		{"beside one that cannot be read", queue{tk(3, "x", Opaque), tk(4, "x", Holds)}, 1, 1, 4, true},
 	} {
 		c := chainOf(tt.q[tt.of], tt.q)
 		if len(c.ids) != tt.ids || c.root != tt.root || c.live != tt.live {
@@ -266,7 +289,9 @@ func TestNested(t *testing.T) {
 		{"run in an exclusive hold", queue{tk(1, "x", Holds)}, Exclusive, JoinTicket, Exclusive, ""},
 		{"shared run in an exclusive hold takes turns", queue{tk(1, "x", Holds)}, Shared, JoinTicket, Exclusive, ""},
 		{"shared run in a shared hold", queue{tk(1, "s", Holds)}, Shared, JoinTicket, Shared, ""},
+		{"shared run in a shared hold, a dead exclusive one before", queue{tk(2, "s", Holds), tk(1, "x", Dead)}, Shared, JoinTicket, Shared, ""},
 		{"exclusive in shared", queue{tk(1, "s", Holds)}, Exclusive, JoinTicket, 0, "shared hold"},
+		{"run in a lapsed hold", queue{tk(1, "x", Lapsed)}, Exclusive, JoinTicket, Exclusive, ""},
 		{"acquire", queue{tk(1, "x", Holds)}, Exclusive, RefuseNested, 0, "already inside"},
 		{"acquire that joins", queue{tk(1, "x", Holds)}, Exclusive, JoinHold, Exclusive, ""},
 		{"acquire that joins, exclusive in shared", queue{tk(1, "s", Holds)}, Exclusive, JoinHold, 0, "shared hold"},

@@ -99,7 +99,11 @@ func TestPassedWaiterGoesToTheEnd(t *testing.T) {
 		if err := pass(a); err != nil {
 			t.Fatal(err)
 		}
-		a.waits()
+		_, v, e, err := a.turn()
+		if err != nil || e.Place != 2 { // one waits before it: nobody is before itself
+			t.Errorf("%s: place %d, %v", name, e.Place, err)
+		}
+		v.close()
 		if a.hold.entry.seq <= next.hold.entry.seq {
 			t.Errorf("%s: number %d before %d", name, a.hold.entry.seq, next.hold.entry.seq)
 		}
@@ -123,11 +127,24 @@ func TestTimeoutLeavesTheQueue(t *testing.T) {
 	first := send(t, errand{Dir: h.path})
 	id := first.hears(t, "held").ID
 	var e Event
+	told := 0
 	began := time.Now()
 	_, err := h.acquire(func(r *Request) {
 		r.Wait, r.Timeout = true, 150*time.Millisecond
-		r.Notify = func(got Event) { e = got }
+		r.Notify = func(got Event) {
+			if told++; told > 1 {
+				return
+			}
+			e = got
+			// Nobody said for whom it is: for this process.
+			if w := h.view().Waiting; len(w) != 1 || !w[0].Record.Embodied() || w[0].Record.Anchor.PID != os.Getpid() {
+				t.Errorf("waiting %+v", w)
+			}
+		}
 	})
+	if told != 1 {
+		t.Errorf("told %d times that it waits", told)
+	}
 	var timeout *TimeoutError
 	if !errors.As(err, &timeout) || timeout.Blocker.ID() != id || timeout.Waited < 150*time.Millisecond || timeout.Waited > time.Since(began) {
 		t.Errorf("%+v", err)
@@ -260,15 +277,6 @@ func TestEndJob(t *testing.T) {
 	}
 }
 
-func openFDs(t *testing.T) int {
-	t.Helper()
-	names, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(names)
-}
-
 // Whatever is done, no descriptor stays open: each is a ticket, an inotify instance, a
 // process that cannot be reaped.
 func TestNothingLeaks(t *testing.T) {
@@ -386,4 +394,164 @@ func TestKeeperRests(t *testing.T) {
 		t.Fatal(err)
 	}
 	rests("woken for nothing")
+}
+
+// A wait ends when its time is over to the moment. It says who was in the way, and what
+// that one is like by then.
+func TestWaitTimesOut(t *testing.T) {
+	w := newWorld(t)
+	first := w.actor()
+	fh := first.gets()
+	behind := w.actor().waits()
+	a := w.actor(timeout(time.Minute))
+	w.seeing(a.d)
+	w.pass(3 * time.Second)
+	told := 0
+	a.req.Notify = func(e Event) {
+		told++
+		if e.Blocker.ID() != behind.hold.Record.ID || e.Holder.ID() != first.id || e.Place != 2 || e.Waited != 3*time.Second || !e.Deadline.Equal(w.clock.UTC.Add(57*time.Second)) {
+			t.Errorf("told %+v", e)
+		}
+		w.pass(57 * time.Second)
+		behind.abandon()
+	}
+	_, err := a.queue(t.Context())
+	var timeout *TimeoutError
+	if !errors.As(err, &timeout) || told != 1 || timeout.Waited != time.Minute || timeout.Blocker.Seq != 2 || timeout.Blocker.ID() == "" || timeout.Holder.ID() != first.id {
+		t.Errorf("%+v, told %d times", err, told)
+	}
+	if v := w.want(HeldNow); len(v.Waiting) != 0 || a.hold != nil {
+		t.Errorf("%d wait", len(v.Waiting))
+	}
+	a = w.actor(func(r *Request) { r.Timeout = time.Minute })
+	w.seeing(a.d)
+	a.req.Notify = func(Event) { w.pass(time.Minute) }
+	if _, err := a.queue(t.Context()); !errors.As(err, &timeout) {
+		t.Fatal(err)
+	}
+	if held, ok := timeout.Blocker.HeldFor(); !ok || held != 2*time.Minute {
+		t.Errorf("it had the host for %s", held)
+	}
+	// What ends the wait before that leaves nothing either.
+	ctx, cancel := context.WithCancelCause(t.Context())
+	why := errors.New("a signal")
+	a = w.actor()
+	w.seeing(a.d)
+	a.waker.close()
+	if a.waker, err = newWaker(ctx); err != nil {
+		t.Fatal(err)
+	}
+	a.req.Notify = func(Event) { cancel(why) }
+	if _, err := a.queue(ctx); !errors.Is(err, why) || errors.As(err, &timeout) {
+		t.Errorf("%v", err)
+	}
+	if v := w.want(HeldNow); len(v.Waiting) != 0 || a.hold != nil {
+		t.Errorf("%d wait", len(v.Waiting))
+	}
+	if err := fh.Release(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Whoever leaves the queue closes its ticket, and takes away only its own.
+func TestAbandon(t *testing.T) {
+	for name, tt := range map[string]struct {
+		set  func(w *world, a *actor) error
+		left bool // its ticket's name
+	}{
+		"its own": {func(*world, *actor) error { return nil }, false},
+		"another's in its place": {func(w *world, a *actor) error {
+			lock := a.hold.entry.name() + lockSuffix
+			return errors.Join(os.Remove(w.file(lock)), a.d.replaceFile(lock, nil, 0o666))
+		}, true},
+		"without the guard": {func(w *world, a *actor) error {
+			return errors.Join(os.Remove(w.file(guardFile)), os.Mkdir(w.file(guardFile), 0o755))
+		}, true},
+	} {
+		w := newWorld(t)
+		w.actor().gets()
+		a := w.actor().waits()
+		fd, lock := a.hold.lockFD, w.file(a.hold.entry.name()+lockSuffix)
+		if err := tt.set(w, a); err != nil {
+			t.Fatal(err)
+		}
+		a.abandon()
+		if a.hold != nil || unix.Fstat(fd, new(unix.Stat_t)) != unix.EBADF {
+			t.Errorf("%s: its ticket is open", name)
+		}
+		if _, err := os.Stat(lock); (err == nil) != tt.left {
+			t.Errorf("%s: its ticket: %v", name, err)
+		}
+	}
+}
+
+// What was wrong with a hold is wrong with what runs inside it, and not with who waited
+// there and got the host when that hold had ended.
+func TestNothingIsInheritedFromWhatHasEnded(t *testing.T) {
+	w := newWorld(t)
+	job := w.actor()
+	jh := job.gets()
+	if err := jh.amend(func(r *Record) { r.Survivors = "busy:2" }); err != nil {
+		t.Fatal(err)
+	}
+	step := w.actor(within(job.id)).gets()
+	second := w.actor(within(job.id)).waits()
+	if err := errors.Join(jh.Release(), step.Release()); err != nil {
+		t.Fatal(err)
+	}
+	if r := second.gets().Record; r.Survivors != "none" {
+		t.Errorf("survivors %s", r.Survivors)
+	}
+	// Nor by what is inside one hold from another beside that.
+	w = newWorld(t)
+	outer, other := w.actor(shared), w.actor(shared)
+	outer.gets()
+	if err := other.gets().amend(func(r *Record) { r.Survivors = "busy:2" }); err != nil {
+		t.Fatal(err)
+	}
+	if r := w.actor(within(outer.id), shared).gets().Record; r.Joins != outer.id || r.Survivors != "none" {
+		t.Errorf("joins %s, survivors %s", r.Joins, r.Survivors)
+	}
+}
+
+// A session reads each ticket once, and takes away what nobody stands for.
+func TestTurnReadsOnce(t *testing.T) {
+	w := newWorld(t)
+	holder := w.actor()
+	holder.gets()
+	dead := w.actor().waits()
+	old := dead.hold.entry
+	dead.dies()
+	a := w.actor()
+	looks := make(map[int]int)
+	look := a.d.host.look
+	a.d.host.look = func(id proc.Identity) proc.Liveness { looks[id.PID]++; return look(id) }
+	a.waits()
+	for pid, n := range looks {
+		if n > 1 {
+			t.Errorf("pid %d is looked at %d times", pid, n)
+		}
+	}
+	if looks[holder.pid] == 0 {
+		t.Error("nobody looked at the holder")
+	}
+	for _, suffix := range []string{lockSuffix, recordSuffix} {
+		if _, err := os.Stat(w.file(old.name() + suffix)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("what a dead waiter left: %v", err)
+		}
+	}
+}
+
+// An unusable directory stays what it is said to be, and of anything else it is said what
+// was tried.
+func TestCannot(t *testing.T) {
+	d := &Dir{Location: Location{Path: "/x"}}
+	known := &UnusableError{Path: "/y", Problem: "known"}
+	if err := d.cannot("try", known); err != known {
+		t.Errorf("%v", err)
+	}
+	err := d.cannot("try", unix.EIO)
+	if !errors.Is(err, unix.EIO) || !errors.As(err, new(*UnusableError)) || !strings.Contains(err.Error(), "/x is unusable: cannot try: ") {
+		t.Errorf("%v", err)
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -34,22 +35,30 @@ type Dir struct {
 // Go code of this package can replace it: whatever could redirect these answers
 // from outside would be a way to steal a lock.
 type seam struct {
-	here     proc.Vantage
-	self     proc.Identity
-	now      func() Instant
-	look     func(proc.Identity) proc.Liveness
-	open     func(proc.Identity) (pidfd int, l proc.Liveness)
-	runnable func() (int, error)
+	here      proc.Vantage
+	self      proc.Identity
+	now       func() Instant
+	look      func(proc.Identity) proc.Liveness
+	open      func(proc.Identity) (pidfd int, l proc.Liveness)
+	runnable  func() (int, error)
+	busy      func(time.Duration) (float64, error)
+	carrying  func(match func(environ []byte) bool) (found []proc.Process, unreadable int)
+	survivors func(dead []*Ticket) Survivors
+	write     func(fd int, b []byte, off int64) error // a disk can be full
 }
 
 func thisHost() seam {
 	return seam{
-		here:     proc.Here(),
-		self:     proc.Self(),
-		now:      now,
-		look:     proc.Look,
-		open:     proc.Open,
-		runnable: proc.Runnable,
+		here:      proc.Here(),
+		self:      proc.Self(),
+		now:       now,
+		look:      proc.Look,
+		open:      proc.Open,
+		runnable:  proc.Runnable,
+		busy:      proc.HostBusy,
+		carrying:  proc.Carrying,
+		survivors: LookForSurvivors,
+		write:     writeAt,
 	}
 }
 
@@ -282,7 +291,7 @@ func (d *Dir) newFile(content []byte, mode uint32) (fd int, tmp string, err erro
 		return -1, "", err
 	}
 	if err = unix.Fchmod(fd, mode); err == nil {
-		err = writeAt(fd, content, 0)
+		err = d.host.write(fd, content, 0)
 	}
 	if err != nil {
 		unix.Close(fd)

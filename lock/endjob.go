@@ -38,7 +38,7 @@ func (d *Dir) EndJob(job proc.Identity, closing func(*Record)) ([]*Ticket, error
 	var ended []*Ticket
 	for _, t := range holders(entries, d.load) {
 		r := t.Record
-		if r == nil || r.Phase != Held || t.Standing == Over || t.UID != d.uid && d.uid != 0 {
+		if r == nil || t.Standing == Over || t.UID != d.uid && d.uid != 0 {
 			continue
 		}
 		if r.ResumesAnchor != nil && r.ResumesAnchor.Same(Party{Identity: job}) {
@@ -76,20 +76,26 @@ func (d *Dir) EndJob(job proc.Identity, closing func(*Record)) ([]*Ticket, error
 	return ended, nil
 }
 
-// jobEnded reports whether the job of the keeper's hold has ended, by the
-// record: only the hold's own uid and root can replace that.
+// endedByJob is the hold's record as EndJob wrote it; nil if no job has ended.
+// Only the hold's own uid and root can replace a record.
+func (h *Hold) endedByJob() (r *Record, raw []byte) {
+	raw, st, err := h.d.readFile(h.entry.name()+recordSuffix, maxRecord)
+	if err == nil && (int(st.Uid) == h.d.uid || st.Uid == 0) {
+		r, err = decodeRecord(raw, h.entry.seq)
+	}
+	if err != nil || r == nil || r.ID != h.Record.ID || r.JobEndedAt == nil {
+		return nil, nil
+	}
+	return r, raw
+}
+
+// jobEnded reports whether the job of the keeper's hold has ended.
 func (k *keeper) jobEnded() bool {
-	h := k.hold
-	b, st, err := h.d.readFile(h.entry.name()+recordSuffix, maxRecord)
-	if err != nil || int(st.Uid) != h.d.uid && st.Uid != 0 {
-		return false
+	r, raw := k.hold.endedByJob()
+	if r != nil {
+		k.hold.Record, k.hold.raw = *r, raw
 	}
-	r, err := decodeRecord(b, h.entry.seq)
-	if err != nil || r.ID != h.Record.ID || r.JobEndedAt == nil {
-		return false
-	}
-	h.Record, h.raw = *r, b
-	return true
+	return r != nil
 }
 
 // outlast waits until the job has no process left, and releases the hold. It
@@ -137,7 +143,7 @@ func (k *keeper) carriers(patience time.Duration) (found []proc.Process, ok bool
 	}
 	done := make(chan []proc.Process, 1)
 	go func() {
-		all, _ := proc.Carrying(func(environ []byte) bool { return proc.HasEnv(environ, envTrackingID, id) })
+		all, _ := k.hold.d.host.carrying(func(environ []byte) bool { return proc.HasEnv(environ, envTrackingID, id) })
 		done <- all
 	}()
 	timer := time.NewTimer(patience)
@@ -204,7 +210,4 @@ func (k *keeper) watch(all []proc.Process, end time.Duration) bool {
 }
 
 // removed reports whether the ticket is gone or was taken over.
-func (k *keeper) removed() bool {
-	n, ok := k.hold.own()
-	return !ok || n.Takeover != NoTakeover && k.hold.lapsed()
-}
+func (k *keeper) removed() bool { return k.hold.lost() != nil }

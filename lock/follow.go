@@ -27,7 +27,9 @@ func (a *attempt) sleep(v *vigil, blocker *Ticket) {
 		a.follow(v, blocker.entry)
 		v.wait(a.waker, a.own)
 	}
-	v.close()
+	// Not waited for: to close an inotify instance takes the kernel up to 20 ms
+	// (fsnotify_destroy_group in fs/notify/group.c waits for readers of its marks).
+	go v.close()
 }
 
 // follow has the vigil end when the kernel lock of a ticket is given up. Where nobody

@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/org/hostlock-action/proc"
 )
 
 // A Gate is how quiet the host must look before the hold is used.
@@ -63,21 +61,22 @@ func (g Gate) record(r reading, word, relation string) string {
 	return word + ":" + r.value + relation + g.limit()
 }
 
-// look reads the host once. For a gate on busy cores it takes a second.
-func (g Gate) look(host *seam) (reading, error) {
+// look reads the host once, and says how long to sleep before the next look. A
+// look at busy cores takes its second itself.
+func (g Gate) look(host *seam) (r reading, pause time.Duration, err error) {
 	if g.Runnable > 0 {
 		n, err := host.runnable()
-		return reading{strconv.Itoa(n), n <= g.Runnable}, err
+		return reading{strconv.Itoa(n), n <= g.Runnable}, gateLook, err
 	}
-	busy, err := proc.HostBusy(gateLook)
-	return reading{cores(busy), busy <= g.CPU}, err
+	busy, err := host.busy(gateLook)
+	return reading{cores(busy), busy <= g.CPU}, 0, err
 }
 
 // await looks until the gate is met or its time is over.
 func (g Gate) await(ctx context.Context, w *waker, own int, host *seam, tell func(string)) (reading, error) {
 	end := host.now().Boot + g.Timeout
 	for first := true; ; first = false {
-		r, err := g.look(host)
+		r, pause, err := g.look(host)
 		switch {
 		case err != nil:
 			return r, fmt.Errorf("the gate cannot be read: %w", err)
@@ -85,7 +84,7 @@ func (g Gate) await(ctx context.Context, w *waker, own int, host *seam, tell fun
 			return r, nil
 		case ctx.Err() != nil:
 			return r, &InterruptedError{context.Cause(ctx)}
-		case own >= 0 && ready(own):
+		case ready(own):
 			return r, &InterruptedError{ErrAnchorGone}
 		}
 		left := end - host.now().Boot
@@ -95,8 +94,8 @@ func (g Gate) await(ctx context.Context, w *waker, own int, host *seam, tell fun
 		if first {
 			tell(fmt.Sprintf("gate: %s > %s; looking once a second for up to %s", r.value, g.limit(), g.Timeout))
 		}
-		if g.Runnable > 0 {
-			poll([]unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}, {Fd: int32(own), Events: unix.POLLIN}}, min(left, gateLook))
+		if pause > 0 {
+			poll([]unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}, {Fd: int32(own), Events: unix.POLLIN}}, min(left, pause))
 		}
 	}
 }

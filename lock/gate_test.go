@@ -5,29 +5,37 @@ package lock
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/org/hostlock-action/proc"
 )
 
 // gated is an actor behind a gate that reads these numbers one after the other, the
-// last for ever. Each look takes 10 ms of the world's time. look, if set, is called
-// with each.
+// last for ever; for a gate on busy cores they are hundredths of a core. Each look takes
+// 10 ms of the world's time. look, if set, is called with each.
 func (w *world) gated(g Gate, look func(n int), numbers []int, change ...func(*Request)) *actor {
 	a := w.actor(append(change, func(r *Request) { r.Gate = g })...)
 	n := 0
-	a.d.host.runnable = func() (int, error) {
-		if a.hold == nil || a.hold.Record.Phase != Held { // the one of the record
-			return numbers[0], nil
-		}
+	next := func() int {
 		v := numbers[min(n, len(numbers)-1)]
 		n++
 		w.pass(10 * time.Millisecond)
 		if look != nil {
 			look(n)
 		}
-		return v, nil
+		return v
+	}
+	a.d.host.busy = func(time.Duration) (float64, error) { return float64(next()) / 100, nil }
+	a.d.host.runnable = func() (int, error) {
+		// There is one for the record too.
+		if g.Runnable == 0 || a.hold == nil || a.hold.Record.Phase != Held {
+			return numbers[0], nil
+		}
+		return next(), nil
 	}
 	return a
 }
@@ -46,30 +54,44 @@ func TestGate(t *testing.T) {
 	g := Gate{Runnable: 3, Timeout: 25 * time.Millisecond}
 	proceed := g
 	proceed.Proceed = true
+	onLook := Gate{Runnable: 3, Timeout: 20 * time.Millisecond} // it falls together with the end of the second
+	busy := Gate{CPU: 0.5, Timeout: 25 * time.Millisecond}
 	for _, tt := range []struct {
 		name    string
 		g       Gate
 		numbers []int
 		want    string // in the record; of the error where it begins with timed_out:
+		told    string
 	}{
-		{"met at once", g, []int{3}, "satisfied:3<=3"},
-		{"met later", g, []int{5, 2}, "satisfied:2<=3"},
-		{"met in the end", proceed, []int{5, 4, 1}, "satisfied:1<=3"},
-		{"not met", g, []int{5, 4}, "timed_out:4>3"},
-		{"not met, and gone on", proceed, []int{5, 4}, "timed_out_proceeded:4>3"},
+		{"met at once", g, []int{3}, "satisfied:3<=3", ""},
+		{"met later", g, []int{5, 2}, "satisfied:2<=3", "gate: 5 > 3; looking once a second for up to 25ms"},
+		{"met in the end", proceed, []int{5, 4, 1}, "satisfied:1<=3", "gate: 5 > 3; looking once a second for up to 25ms"},
+		{"not met", g, []int{5, 4}, "timed_out:4>3", "gate: 5 > 3; looking once a second for up to 25ms"},
+		{"not met, and gone on", proceed, []int{5, 4}, "timed_out_proceeded:4>3", "gate: 5 > 3; looking once a second for up to 25ms"},
+		{"not met when its time is up to the moment", onLook, []int{5, 4, 1}, "timed_out:4>3", "gate: 5 > 3; looking once a second for up to 20ms"},
+		{"cores at the bound", busy, []int{50}, "satisfied:0.50cores<=0.50cores", ""},
+		{"cores above, then below", busy, []int{75, 0}, "satisfied:0.00cores<=0.50cores", "gate: 0.75cores > 0.50cores; looking once a second for up to 25ms"},
+		{"cores never met", busy, []int{51}, "timed_out:0.51cores>0.50cores", "gate: 0.51cores > 0.50cores; looking once a second for up to 25ms"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t)
 			a := w.gated(tt.g, func(n int) {
-				if v := w.view(); n == 1 && (v.State != HeldNow || v.Holders[0].Record.Gate != "requested:3") {
+				if v := w.view(); n == 1 && (v.State != HeldNow || v.Holders[0].Record.Gate != tt.g.requested()) {
 					t.Errorf("while the gate runs: %v, gate %q", v.State, v.Holders[0].Record.Gate)
 				}
 			}, tt.numbers)
 			err := a.settles()
+			var told []string
+			for _, e := range a.events {
+				told = append(told, e.Text)
+			}
+			if strings.Join(told, "\n") != tt.told { // once
+				t.Errorf("told %q, want %q", told, tt.told)
+			}
 			var failed *GateError
 			if errors.As(err, &failed) {
-				if failed.Gate != tt.want {
-					t.Errorf("%s, want %s", failed.Gate, tt.want)
+				if failed.Gate != tt.want || failed.Waited != tt.g.Timeout {
+					t.Errorf("%s after %s, want %s", failed.Gate, failed.Waited, tt.want)
 				}
 				w.want(Free)
 				if n := w.pasts(); n[endReleased] != 1 {
@@ -164,6 +186,23 @@ func TestGateInterrupted(t *testing.T) {
 	}
 	w.want(Free)
 
+	lives, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(lives)
+	a = w.gated(Gate{Runnable: 3, Timeout: 25 * time.Millisecond}, nil, []int{9, 1})
+	if ok, err := a.step(); !ok {
+		t.Fatal(err)
+	}
+	a.own = lives
+	if err := a.settle(t.Context()); err != nil {
+		t.Errorf("the process that it is for lives: %v", err)
+	}
+	if err := a.hold.Release(); err != nil {
+		t.Fatal(err)
+	}
+
 	a = w.gated(Gate{Runnable: 3, Timeout: time.Hour}, nil, []int{9})
 	if ok, err := a.step(); !ok {
 		t.Fatal(err)
@@ -206,10 +245,39 @@ func TestGateCheck(t *testing.T) {
 func TestGateOnCores(t *testing.T) {
 	w := newWorld(t)
 	a := w.actor(func(r *Request) { r.Gate = Gate{CPU: 4096, Timeout: time.Minute} })
+	a.d.host.busy = proc.HostBusy
 	if err := a.settles(); err != nil {
 		t.Fatal(err)
 	}
 	if g := a.hold.Record.Gate; len(g) < 20 || g[:10] != "satisfied:" || g[len(g)-14:] != "<=4096.00cores" {
 		t.Errorf("gate %q", g)
+	}
+}
+
+// Between two looks at the runnable count there is a pause, which ends with the
+// time-out at the latest.
+func TestGatePauses(t *testing.T) {
+	for _, tt := range []struct {
+		g     Gate
+		pause time.Duration
+	}{{Gate{Runnable: 1}, time.Second}, {Gate{CPU: 1}, 0}} {
+		host := seam{runnable: func() (int, error) { return 1, nil }, busy: func(window time.Duration) (float64, error) {
+			if window != time.Second {
+				t.Errorf("the look takes %s", window)
+			}
+			return 1, nil
+		}}
+		if r, pause, err := tt.g.look(&host); !r.met || pause != tt.pause || err != nil {
+			t.Errorf("%+v: %+v, pause %s, %v", tt.g, r, pause, err)
+		}
+	}
+	w := newWorld(t)
+	a := w.gated(Gate{Runnable: 3, Timeout: 25 * time.Millisecond}, nil, []int{9})
+	began := proc.BootTime()
+	if err := a.settles(); !errors.As(err, new(*GateError)) {
+		t.Fatal(err)
+	}
+	if took := proc.BootTime() - began; took < 20*time.Millisecond { // what two looks leave of it
+		t.Errorf("three looks in %s", took)
 	}
 }

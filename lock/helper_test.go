@@ -504,3 +504,13 @@ func (h *host) keepers() (pids []int) {
 	}
 	return pids
 }
+
+// openFDs counts the descriptors that this process has open.
+func openFDs(t testing.TB) int {
+	t.Helper()
+	names, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(names)
+}

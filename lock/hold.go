@@ -16,7 +16,7 @@ import (
 // caller holds the guard.
 func (h *Hold) own() (n note, ok bool) {
 	var mine, named unix.Stat_t
-	if h.lockFD < 0 || unix.Fstat(h.lockFD, &mine) != nil {
+	if unix.Fstat(h.lockFD, &mine) != nil { // released
 		return n, false
 	}
 	ok = unix.Fstatat(h.d.fd, h.entry.name()+lockSuffix, &named, unix.AT_SYMLINK_NOFOLLOW) == nil &&
@@ -125,9 +125,12 @@ func (h *Hold) Release() error {
 			h.Record.Evidence.object(TakenOver, takenOverText)
 		}
 	}
-	h.Ended = h.d.past(&h.Record, unix.Geteuid(), end)
+	told := h.Ended.End != "" // by a trade that could not turn back
+	if !told {
+		h.Ended = h.d.past(&h.Record, unix.Geteuid(), end)
+	}
 	if _, ok := h.own(); ok && err == nil {
-		if lost == nil { // else whoever took over has written that
+		if lost == nil && !told { // else whoever took over has written that
 			h.d.enterHistory(h.Ended)
 		}
 		if err := h.d.remove(h.entry); err != nil {
@@ -171,10 +174,10 @@ func (d *Dir) evict(h *Hold, t *Ticket) error {
 
 // tookOver records a takeover; of several, the gravest is the one to report.
 func (r *Record) tookOver(t *Ticket) {
-	if r.Takeover != nil && *r.Takeover != NoTakeover && !graver(t.Kind, *r.Takeover) {
+	kind := t.Kind
+	if !graver(&kind, r.Takeover) {
 		return
 	}
-	kind := t.Kind
 	r.Takeover = &kind
 	r.Previous = &Previous{ID: t.ID(), Owner: t.ownerText()}
 	if r.Joins == "" {
@@ -185,8 +188,8 @@ func (r *Record) tookOver(t *Ticket) {
 // inherit is what a hold inside another has to say of the host: the window that
 // it measures in is no better than that of the hold around it.
 func (r *Record) inherit(outer *Record) {
-	if k := outer.Takeover; k == nil || r.Takeover == nil || graver(*k, *r.Takeover) {
-		r.Takeover, r.Previous = k, outer.Previous
+	if graver(outer.Takeover, r.Takeover) {
+		r.Takeover, r.Previous = outer.Takeover, outer.Previous
 	}
 	if rank := survivorsRank(outer.Survivors); rank > survivorsRank(r.Survivors) {
 		r.Survivors = outer.Survivors

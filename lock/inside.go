@@ -73,21 +73,16 @@ func isProcess(p Party, q proc.Process) bool {
 // be to wait for oneself, whatever has become of the holds further out.
 func chainOf(t *Ticket, held []*Ticket) chain {
 	c := chain{live: t.Standing == Holds}
-	for t != nil && !c.has(t) {
-		c.ids = append(c.ids, t.Record.ID)
-		c.root = t.Seq
-		if t.Record.Joins == "" {
-			return c
-		}
-		next := t.Record.Joins
-		t = nil
+	for !c.has(t) { // until there is no outer one, it is gone, or the records form a ring
+		c.ids, c.root = append(c.ids, t.Record.ID), t.Seq
+		outer := t.Record.Joins
 		for _, h := range held {
-			if h.ID() == next {
+			if outer != "" && h.ID() == outer {
 				t = h
 			}
 		}
 	}
-	return c // an outer hold is gone, or the records form a ring
+	return c
 }
 
 // exclusive reports whether a hold of the chain is: every run inside it then

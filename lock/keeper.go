@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -169,10 +170,13 @@ func closeOnExec() {
 		return
 	}
 	var limit unix.Rlimit
-	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
-		return
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) == nil {
+		closeOnExecBelow(int(min(limit.Cur, 1<<16)))
 	}
-	for fd := 3; fd < int(min(limit.Cur, 1<<16)); fd++ {
+}
+
+func closeOnExecBelow(end int) {
+	for fd := 3; fd < end; fd++ {
 		unix.CloseOnExec(fd)
 	}
 }
@@ -290,7 +294,7 @@ func (k *keeper) over() bool {
 	}
 	// A pidfd names one process for ever; what is looked up by its number may
 	// by now be another that cannot be told apart.
-	if k.anchorFD >= 0 && ready(k.anchorFD) || k.hold.d.host.look(k.anchor) == proc.Gone {
+	if ready(k.anchorFD) || k.hold.d.host.look(k.anchor) == proc.Gone {
 		return true
 	}
 	s, err := k.hold.d.enter()
@@ -314,12 +318,16 @@ func (k *keeper) over() bool {
 	return true
 }
 
-func (k *keeper) sleep() {
-	limit := k.vigil.limit
+// limit is how long a keeper sleeps though nothing happens; 0: for ever.
+func (k *keeper) limit() time.Duration {
 	if k.again {
-		limit = blindLook
+		return blindLook
 	}
-	poll(k.vigil.fds, limit)
+	return k.vigil.limit
+}
+
+func (k *keeper) sleep() {
+	poll(k.vigil.fds, k.limit())
 	// One event is enough to look once; what else is queued was seen by that.
 	var buf [4096]byte
 	for _, f := range k.vigil.fds {

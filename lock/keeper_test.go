@@ -207,6 +207,171 @@ func (h *host) identity(pid int) proc.Identity {
 	return id
 }
 
+// What makes a keeper end, by one look.
+func TestKeeperIsOver(t *testing.T) {
+	forged := func(h *Hold) error {
+		return h.d.writeNote(h.entry, func(n *note) { n.Unseen = &noted{Instant: Instant{Boot: 1}} })
+	}
+	for _, tt := range []struct {
+		name string
+		set  func(w *world, h *Hold) error
+		want bool
+		left int // tickets
+	}{
+		{"nothing has happened", func(*world, *Hold) error { return nil }, false, 1},
+		{"its anchor has died", func(w *world, _ *Hold) error { delete(w.life, 7); return nil }, true, 1},
+		{"its anchor cannot be seen", func(w *world, _ *Hold) error { w.lives(7, proc.Unknown); return nil }, false, 1},
+		{"released by another process", func(_ *world, h *Hold) error { return h.d.remove(h.entry) }, true, 0},
+		{"taken over by another user, who could not remove it", func(w *world, h *Hold) error {
+			w.pass(time.Minute)
+			return h.d.writeNote(h.entry, func(n *note) { n.Takeover = TTLExpired })
+		}, true, 0},
+		{"a peer says that nobody vouches for it", func(_ *world, h *Hold) error { return forged(h) }, false, 1},
+		{"its job has ended, and left nothing", func(w *world, h *Hold) error {
+			w.editRecord(h.entry, func(m map[string]any) { m["job_ended_at"] = w.clock })
+			return nil
+		}, true, 0},
+	} {
+		w := newWorld(t)
+		a := w.actor(ttl(time.Minute))
+		h := a.gets()
+		w.lives(7, proc.Alive)
+		if err := h.amend(func(r *Record) { r.Anchor = Party{Identity: w.identity(7)} }); err != nil {
+			t.Fatal(err)
+		}
+		k := &keeper{hold: h, anchor: w.identity(7), anchorFD: -1, again: true}
+		if err := tt.set(w, h); err != nil {
+			t.Fatal(err)
+		}
+		if got := k.over(); got != tt.want {
+			t.Errorf("%s: over %v", tt.name, got)
+		}
+		d, _ := w.process()
+		entries, _, err := d.list()
+		if err != nil || len(entries) != tt.left {
+			t.Errorf("%s: left %v, %v", tt.name, entries, err)
+		}
+		if tt.left > 0 {
+			if n := d.load(entries[0]).note; n.Unseen != nil {
+				t.Errorf("%s: noted %+v", tt.name, n)
+			}
+		}
+		if !tt.want && k.limit() != 0 {
+			t.Errorf("%s: it looks again after %s", tt.name, k.limit())
+		}
+	}
+}
+
+// A keeper that cannot have the guard keeps on, and looks again.
+func TestKeeperWithoutTheGuard(t *testing.T) {
+	w := newWorld(t)
+	h := w.actor().gets()
+	k := &keeper{hold: h, anchor: h.Record.Anchor.Identity, anchorFD: -1}
+	if err := errors.Join(os.Remove(w.file(guardFile)), os.Mkdir(w.file(guardFile), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	if k.over() || k.limit() != 5*time.Second {
+		t.Errorf("it looks again after %s", k.limit())
+	}
+	if err := os.Remove(w.file(guardFile)); err != nil {
+		t.Fatal(err)
+	}
+	if k.over() || k.limit() != 0 {
+		t.Errorf("it looks again after %s", k.limit())
+	}
+	k.vigil.within(time.Minute)
+	if k.limit() != time.Minute {
+		t.Errorf("it looks again after %s", k.limit())
+	}
+}
+
+// What woke a keeper wakes it once.
+func TestKeeperSleeps(t *testing.T) {
+	fd, err := unix.Eventfd(3, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := new(keeper)
+	k.vigil.add(fd)
+	k.sleep()
+	if ready(fd) {
+		t.Error("it would be woken again")
+	}
+	k.vigil.within(time.Millisecond)
+	k.sleep() // to the limit
+	k.vigil.close()
+}
+
+// A ticket that was never handed over whole is given up, if it is still there.
+func TestKeeperGives(t *testing.T) {
+	w := newWorld(t)
+	h := w.actor().gets()
+	k := &keeper{hold: h}
+	k.give()
+	w.want(Free)
+	// Another's in its place is not touched.
+	h = w.actor().gets()
+	if err := errors.Join(h.d.remove(h.entry), h.d.replaceFile(h.entry.name()+lockSuffix, nil, 0o666)); err != nil {
+		t.Fatal(err)
+	}
+	(&keeper{hold: h}).give()
+	if _, err := os.Stat(w.file(h.entry.name() + lockSuffix)); err != nil {
+		t.Errorf("it took away what was not its own: %v", err)
+	}
+}
+
+// A keeper that is told nothing that it can keep says so.
+func TestKeeperOrders(t *testing.T) {
+	good := string(encoded(t, &Record{Format: Format, Seq: 7, ID: anID}, nil))
+	name := entry{kindExclusive, 7}.name()
+	for _, tt := range []struct {
+		said string
+		args []string
+	}{
+		{"", []string{"/x", name}}, {good, []string{"/x", name}}, {"{}\n", []string{"/x", name}}, {"{\n", []string{"/x", name}},
+		{good + "\n", []string{"/x", "x7"}}, {good + "\n", []string{"/x", entry{kindExclusive, 8}.name()}}, {good + "\n", []string{"/x"}}, {good + "\n", nil},
+	} {
+		if k, err := newKeeper(strings.NewReader(tt.said), tt.args); err == nil || !strings.Contains(err.Error(), "was not told") {
+			t.Errorf("%q, %q: %+v, %v", tt.said, tt.args, k, err)
+		}
+	}
+}
+
+// A keeper must inherit nothing that its taker's caller left open, also where the kernel
+// cannot mark all descriptors at once.
+func TestCloseOnExec(t *testing.T) {
+	for name, mark := range map[string]func(fd int){
+		"by /proc":  func(int) { closeOnExec() },
+		"by number": func(fd int) { closeOnExecBelow(fd + 1) },
+	} {
+		fd, err := unix.Dup(1) // not close-on-exec
+		if err != nil {
+			t.Fatal(err)
+		}
+		std, err := unix.FcntlInt(2, unix.F_GETFD, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mark(fd)
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
+			t.Errorf("%s: flags %x, %v", name, flags, err)
+		}
+		if flags, err := unix.FcntlInt(2, unix.F_GETFD, 0); err != nil || flags != std {
+			t.Errorf("%s: stderr has flags %x, %v", name, flags, err)
+		}
+		unix.Close(fd)
+	}
+	fd, err := unix.Dup(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	closeOnExecBelow(fd)
+	if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC != 0 {
+		t.Errorf("what is not below: flags %x, %v", flags, err)
+	}
+}
+
 // Past its ttl it is taken over, and the keeper ends; the anchor is left alone.
 func TestKeeperEvicted(t *testing.T) {
 	h, anchor, keeper, _ := keptHost(t, errand{TTL: time.Second})

@@ -4,6 +4,7 @@ package lock
 
 import (
 	"errors"
+	"os"
 	"testing"
 	"time"
 
@@ -77,6 +78,9 @@ func TestLostTicket(t *testing.T) {
 		}
 		if err := h.Release(); !errors.As(err, new(*TakenOverError)) {
 			t.Errorf("%s, release: %v", name, err)
+		}
+		if _, err := os.Stat(w.file(h.entry.name() + lockSuffix)); name == "replaced" && err != nil {
+			t.Errorf("%s: the release took away what was not its own: %v", name, err)
 		}
 		if d, _ := w.process(); d.remove(h.entry) != nil {
 			t.Fatal("cannot clean up")

@@ -404,6 +404,7 @@ func runModel(t *rapid.T, tb testing.TB) {
 				unix.Close(m.hold.lockFD)
 			}
 			m.waker.close()
+			m.waker = nil
 			m.d.Close()
 		}
 		os.RemoveAll(w.path)

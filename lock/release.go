@@ -92,7 +92,7 @@ func choose(id string, c Caller, held []*Ticket, force bool) (*Ticket, error) {
 		return nil, ErrNotHeld
 	case !mine(t):
 		return t, &NotOursError{t}
-	case !force && t.Record != nil && t.Record.Embodied() && t.anchor != proc.Gone:
+	case !force && t.Record.Embodied() && t.anchor != proc.Gone: // without force it has a record: it was told by that
 		return t, &NotOursError{t}
 	}
 	return t, nil

@@ -84,11 +84,16 @@ func LookForSurvivors(dead []*Ticket) Survivors {
 	if len(ids) == 0 {
 		return s
 	}
-	used := proc.Busy(ids, idleWindow)
+	s.sort(who, ids, proc.Busy(ids, idleWindow), proc.Look)
+	return s
+}
+
+// sort tells processes apart by what each used, in cores, while it was looked at.
+func (s *Survivors) sort(who []proc.Process, ids []proc.Identity, used []float64, look func(proc.Identity) proc.Liveness) {
 	limit := idleLimit(used)
 	for i, used := range used {
 		switch {
-		case proc.Look(ids[i]) == proc.Gone:
+		case look(ids[i]) == proc.Gone:
 			s.ended = append(s.ended, ids[i].PID)
 		case used < limit:
 			s.Idle = append(s.Idle, describe(who[i]))
@@ -96,7 +101,6 @@ func LookForSurvivors(dead []*Ticket) Survivors {
 			s.busy, s.Busy = append(s.busy, ids[i]), append(s.Busy, describe(who[i]))
 		}
 	}
-	return s
 }
 
 // idleLimit is what a survivor must stay under to be idle, given what all of
@@ -128,7 +132,7 @@ func traceable(dead []*Ticket) bool {
 func (a *attempt) drain(ctx context.Context, dead []*Ticket) (string, error) {
 	drained := make(map[int]bool)
 	for {
-		s := LookForSurvivors(dead)
+		s := a.d.host.survivors(dead)
 		for _, p := range s.ended {
 			drained[p] = true
 		}
@@ -148,7 +152,7 @@ func (a *attempt) drain(ctx context.Context, dead []*Ticket) (string, error) {
 			}
 			return "none", nil
 		}
-		busy, names := s.busy, s.Busy
+		names := s.Busy
 		left, err := a.drainTime(dead)
 		if err != nil {
 			return "", err
@@ -156,20 +160,12 @@ func (a *attempt) drain(ctx context.Context, dead []*Ticket) (string, error) {
 		switch {
 		case left <= 0:
 			a.say(fmt.Sprintf("WARNING: still busy %s after their holder died, and not waited for any longer: %s. The measurement runs beside them", drainPatience, join(names)))
-			return "busy:" + strconv.Itoa(len(busy)), nil
+			return "busy:" + strconv.Itoa(len(names)), nil
 		case !a.req.Wait:
 			return "", &BusyError{Reason: "the last holder died and left running: " + join(names)}
 		}
 		a.say("waiting for what a dead holder left running: " + join(names))
-		vigil := new(vigil)
-		vigil.within(min(left, drainLook))
-		for _, id := range busy {
-			if a.d.watchProcess(vigil, id) {
-				drained[id.PID] = true
-			} else {
-				vigil.within(blindLook)
-			}
-		}
+		vigil := a.d.watchSurvivors(s.busy, left, drained)
 		// The look took a second: the deadline may have passed in it.
 		if rest := a.deadline - a.d.host.now().Boot; rest > 0 {
 			vigil.within(rest)
@@ -180,6 +176,21 @@ func (a *attempt) drain(ctx context.Context, dead []*Ticket) (string, error) {
 			return "", err
 		}
 	}
+}
+
+// watchSurvivors sets up the vigil over survivors, and enters those that it will see
+// end among the drained.
+func (d *Dir) watchSurvivors(busy []proc.Identity, left time.Duration, drained map[int]bool) *vigil {
+	v := new(vigil)
+	v.within(min(left, drainLook))
+	for _, id := range busy {
+		if d.watchProcess(v, id) {
+			drained[id.PID] = true
+		} else {
+			v.within(blindLook)
+		}
+	}
+	return v
 }
 
 // outOfTime is over, while survivors are waited for.
@@ -234,8 +245,8 @@ func (a *attempt) settle(ctx context.Context) (err error) {
 	h := a.hold
 	defer func() {
 		if err != nil {
-			if released := h.Release(); released != nil && h.lockFD >= 0 {
-				unix.Close(h.lockFD) // the ticket has lost its kernel lock and ends with us
+			if h.Release() != nil {
+				unix.Close(h.lockFD) // if it is still there, the ticket has lost its kernel lock and ends with us
 				h.lockFD = -1
 			}
 		}

@@ -140,6 +140,345 @@ func TestManySurvivorsAreNotIdle(t *testing.T) {
 	}
 }
 
+// drains is an actor that has passed a dead run, or a dead job's hold, and looks for its
+// survivors: these one after the other, the last for ever. Each look takes a second.
+func (w *world) drains(looks []Survivors, kept bool, change ...func(*Request)) *actor {
+	w.t.Helper()
+	first := w.actor()
+	h := first.gets()
+	if kept {
+		w.entrust(h, nil)
+		delete(w.life, w.next-1)
+	}
+	first.dies()
+	a := w.actor(change...)
+	n := 0
+	a.d.host.survivors = func(dead []*Ticket) Survivors {
+		if len(dead) != 1 || dead[0].ID() != first.id {
+			w.t.Errorf("survivors of %+v", dead)
+		}
+		w.pass(time.Second)
+		n++
+		return looks[min(n, len(looks))-1]
+	}
+	if ok, err := a.step(); err != nil || !ok {
+		w.t.Fatal(ok, err)
+	}
+	return a
+}
+
+// The word for what was found, and what is told of it meanwhile.
+func TestDrain(t *testing.T) {
+	busy := func(pids ...int) (s Survivors) {
+		for _, pid := range pids {
+			s.busy, s.Busy = append(s.busy, proc.Identity{PID: pid}), append(s.Busy, strconv.Itoa(pid)+" (spin, uid 0)")
+		}
+		return s
+	}
+	idle := Survivors{Idle: []string{"5 (cached, uid 0)", "6 (agent, uid 0)"}}
+	const letBe = "left running by the dead holder, idle, and let be: "
+	for _, tt := range []struct {
+		name  string
+		looks []Survivors
+		kept  bool
+		want  string
+		told  []string
+	}{
+		{"nothing", []Survivors{{}}, false, "none", nil},
+		{"nothing that could be known", []Survivors{{}}, true, "unknown", nil},
+		{"what cannot be read", []Survivors{{Unreadable: 1}}, false, "unknown", nil},
+		{"idle", []Survivors{idle}, true, "idle:2", []string{letBe + "5 (cached, uid 0)", letBe + "6 (agent, uid 0)"}},
+		{"idle, and what cannot be read", []Survivors{{Unreadable: 1, Idle: idle.Idle[:1]}}, false, "unknown", []string{letBe + "5 (cached, uid 0)"}},
+		{"ended while it was looked at", []Survivors{{ended: []int{7, 8}}}, true, "drained:2", nil},
+		{"ended, and idle", []Survivors{{ended: []int{7}, Idle: idle.Idle[:1]}}, false, "idle:1", []string{letBe + "5 (cached, uid 0)"}},
+		{"busy and waited for", []Survivors{busy(7, 8), {ended: []int{7}}}, false, "drained:2",
+			[]string{"waiting for what a dead holder left running: 7 (spin, uid 0), 8 (spin, uid 0)"}},
+		{"told once", []Survivors{busy(7), busy(7), busy(8), {}}, false, "drained:2",
+			[]string{"waiting for what a dead holder left running: 7 (spin, uid 0)", "waiting for what a dead holder left running: 8 (spin, uid 0)"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t)
+			a := w.drains(tt.looks, tt.kept)
+			a.d.host.open = func(proc.Identity) (int, proc.Liveness) { return -1, proc.Gone } // by now
+			if err := a.settle(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			var told []string
+			for _, e := range a.events {
+				if e.Text != "" {
+					told = append(told, e.Text)
+				}
+			}
+			if r := a.hold.Record; r.Survivors != tt.want || r.Outcome != "acquired_after_reap (stale_pid)" || !slices.Equal(told, tt.told) {
+				t.Errorf("%s, %s, told %q; want %s, %q", r.Survivors, r.Outcome, told, tt.want, tt.told)
+			}
+			if last := a.events[len(a.events)-1]; len(last.Passed) != 1 || last.Evicted {
+				t.Errorf("told at last %+v", last)
+			}
+		})
+	}
+}
+
+// What bounds the wait for survivors: the caller's time, and everybody's patience.
+func TestDrainIsBounded(t *testing.T) {
+	spin := []Survivors{{busy: []proc.Identity{{PID: 7}}, Busy: []string{"7 (spin, uid 0)"}}}
+	gone := func(proc.Identity) (int, proc.Liveness) { return -1, proc.Gone }
+	marked := func(w *world) bool {
+		v := w.view()
+		return len(v.Holders) != 1 || v.Holders[0].note.Takeover != NoTakeover
+	}
+
+	w := newWorld(t)
+	a := w.drains(spin, false, noWait)
+	var busy *BusyError
+	if err := a.settle(t.Context()); !errors.As(err, &busy) || busy.Reason != "the last holder died and left running: 7 (spin, uid 0)" {
+		t.Errorf("who does not wait: %v", err)
+	}
+	if marked(w) {
+		t.Error("marked before its survivors are gone")
+	}
+
+	// The look took a second, and with that its time is over.
+	w = newWorld(t)
+	a = w.drains(spin, false, timeout(500*time.Millisecond))
+	w.lives(7, proc.Alive)
+	w.seeing(a.d)
+	var late *TimeoutError
+	if err := a.settle(t.Context()); !errors.As(err, &late) || !slices.Equal(late.Survivors, spin[0].Busy) || late.Waited != time.Second {
+		t.Errorf("who waits less than a look takes: %+v", err)
+	}
+	if marked(w) {
+		t.Error("marked before its survivors are gone")
+	}
+
+	// What ends any wait ends this one, and the ticket is gone.
+	w = newWorld(t)
+	a = w.drains(spin, false)
+	w.lives(7, proc.Alive)
+	w.seeing(a.d)
+	ended, err := unix.Eventfd(1, unix.EFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(ended)
+	a.own = ended
+	if err := a.settle(t.Context()); !errors.Is(err, ErrAnchorGone) {
+		t.Errorf("%v", err)
+	}
+	if marked(w) {
+		t.Error("marked before its survivors are gone")
+	}
+
+	// The patience is that of all who come, to the moment.
+	w = newWorld(t)
+	a = w.drains(spin, false, timeout(time.Hour))
+	looks := 0
+	a.d.host.open = func(proc.Identity) (int, proc.Liveness) {
+		if looks++; looks == 1 {
+			w.pass(drainPatience - time.Second) // a look takes one
+		}
+		return gone(proc.Identity{})
+	}
+	if err := a.settle(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if a.hold.Record.Survivors != "busy:1" || looks != 1 {
+		t.Errorf("%s after %d waits", a.hold.Record.Survivors, looks)
+	}
+	warning := "WARNING: still busy 15m0s after their holder died, and not waited for any longer: 7 (spin, uid 0). The measurement runs beside them"
+	if !slices.ContainsFunc(a.events, func(e Event) bool { return e.Text == warning }) {
+		t.Errorf("told %+v", a.events)
+	}
+
+	// Nobody can be asked how long there has been patience.
+	w = newWorld(t)
+	a = w.drains(spin, false)
+	if err := errors.Join(os.Remove(w.file(guardFile)), os.Mkdir(w.file(guardFile), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.settle(t.Context()); !errors.As(err, new(*UnusableError)) || a.hold.lockFD != -1 {
+		t.Errorf("without the guard: %v, descriptor %d", err, a.hold.lockFD)
+	}
+}
+
+// The patience with several dead holders is what is left of it with the first.
+func TestDrainTime(t *testing.T) {
+	w := newWorld(t)
+	var dead []*Ticket
+	for range 3 {
+		a := w.actor(shared)
+		a.gets()
+		defer a.dies()
+	}
+	for pid := range w.life {
+		delete(w.life, pid)
+	}
+	a := w.actor(letBe, shared)
+	if ok, err := a.step(); !ok {
+		t.Fatal(err)
+	}
+	dead = a.dead
+	if len(dead) != 3 {
+		t.Fatalf("%d are dead", len(dead))
+	}
+	ask := func(dead []*Ticket, want time.Duration) {
+		t.Helper()
+		if left, err := a.drainTime(dead); err != nil || left != want {
+			t.Errorf("%s, %v; want %s", left, err, want)
+		}
+	}
+	ask(dead[:1], 15*time.Minute)
+	w.pass(time.Minute)
+	ask(dead[:2], 14*time.Minute) // it begins for the second
+	w.pass(time.Minute)
+	ask(dead[1:2], 14*time.Minute)
+	ask(dead[:2], 13*time.Minute)
+	// With one that is over there is no patience to begin.
+	third := dead[2]
+	if err := a.d.writeNote(third.entry, func(n *note) { n.Takeover = StalePID }); err != nil {
+		t.Fatal(err)
+	}
+	ask(dead[2:], 15*time.Minute)
+	if n := a.d.load(third.entry).note; n.Drain != nil {
+		t.Errorf("noted %+v", n)
+	}
+}
+
+func TestWatchSurvivors(t *testing.T) {
+	w := newWorld(t)
+	d, _ := w.process()
+	w.seeing(d)
+	w.lives(1, proc.Alive)
+	w.lives(2, proc.Unknown)
+	for name, tt := range map[string]struct {
+		pids    []int
+		left    time.Duration
+		fds     int
+		limit   time.Duration
+		drained []int
+	}{
+		"seen":             {[]int{1}, time.Minute, 1, 10 * time.Second, []int{1}},
+		"little time":      {[]int{1}, time.Second, 1, time.Second, []int{1}},
+		"cannot be seen":   {[]int{1, 2}, time.Minute, 1, 5 * time.Second, []int{1}},
+		"has ended by now": {[]int{1, 3}, time.Minute, 1, time.Millisecond, []int{1, 3}},
+	} {
+		var ids []proc.Identity
+		for _, pid := range tt.pids {
+			ids = append(ids, w.identity(pid))
+		}
+		drained := make(map[int]bool)
+		v := d.watchSurvivors(ids, tt.left, drained)
+		var got []int
+		for pid, is := range drained {
+			if is {
+				got = append(got, pid)
+			}
+		}
+		slices.Sort(got)
+		if len(v.fds) != tt.fds || v.limit != tt.limit || !slices.Equal(got, tt.drained) {
+			t.Errorf("%s: %d descriptors, %s, drained %v", name, len(v.fds), v.limit, got)
+		}
+		v.close()
+	}
+}
+
+// Who used what while it was looked at.
+func TestSortSurvivors(t *testing.T) {
+	var s Survivors
+	var who []proc.Process
+	var ids []proc.Identity
+	for pid := range 4 {
+		who, ids = append(who, proc.Process{PID: pid, Comm: "p"}), append(ids, proc.Identity{PID: pid})
+	}
+	s.sort(who, ids, []float64{0.01, 0.05, 0, 1}, func(id proc.Identity) proc.Liveness {
+		if id.PID >= 2 {
+			return proc.Gone
+		}
+		return proc.Alive
+	})
+	if !slices.Equal(s.Idle, []string{"0 (p, uid 0)"}) || !slices.Equal(s.Busy, []string{"1 (p, uid 0)"}) || !slices.Equal(s.ended, []int{2, 3}) || len(s.busy) != 1 || s.busy[0].PID != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestJoin(t *testing.T) {
+	for _, tt := range []struct {
+		n    int
+		want string
+	}{{0, ""}, {1, "0"}, {2, "0, 1"}, {5, "0, 1, 2, 3, 4"}, {6, "0, 1, 2, 3, 4 and 1 more"}, {8, "0, 1, 2, 3, 4 and 3 more"}} {
+		var names []string
+		for i := range tt.n {
+			names = append(names, strconv.Itoa(i))
+		}
+		if got := join(names); got != tt.want {
+			t.Errorf("%d: %q, want %q", tt.n, got, tt.want)
+		}
+	}
+}
+
+// Whose children carry a mark to know them by.
+func TestTraceable(t *testing.T) {
+	kept := func(tracking string) *Ticket {
+		k := tk(1, "x", Dead)
+		k.Record.Anchor, k.Record.Body, k.Record.Job = anchorParty, keeperParty, map[string]string{jobTrackingID: tracking}
+		return k
+	}
+	for name, tt := range map[string]struct {
+		dead []*Ticket
+		want bool
+	}{
+		"a run":               {[]*Ticket{tk(1, "x", Dead)}, true},
+		"a runner's job":      {[]*Ticket{kept("gh_1")}, true},
+		"a shell":             {[]*Ticket{kept("")}, false},
+		"a run and a shell":   {[]*Ticket{tk(1, "x", Dead), kept("")}, false},
+		"what cannot be read": {[]*Ticket{tk(1, "x", Opaque)}, false},
+	} {
+		if got := traceable(tt.dead); got != tt.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// Whoever lost the host before it acknowledged the dead has no word to say of them: the
+// next is told.
+func TestLoserAcknowledgesNobody(t *testing.T) {
+	w := newWorld(t)
+	first := w.actor()
+	first.gets()
+	first.dies()
+	loser := w.actor(letBe)
+	if ok, err := loser.step(); !ok {
+		t.Fatal(err)
+	}
+	if err := loser.d.remove(loser.hold.entry); err != nil {
+		t.Fatal(err)
+	}
+	if err := loser.settle(t.Context()); !errors.As(err, new(*TakenOverError)) || len(loser.events) != 0 {
+		t.Errorf("%v, told %+v", err, loser.events)
+	}
+	if v := w.want(Stale); v.Holders[0].note != (note{}) {
+		t.Errorf("noted %+v", v.Holders[0].note)
+	}
+	// One that finds them acknowledged has taken nothing over.
+	a, b := w.actor(shared, letBe), w.actor(shared, letBe)
+	for _, m := range []*actor{a, b} {
+		if ok, err := m.step(); !ok {
+			t.Fatal(err)
+		}
+	}
+	for _, m := range []*actor{b, a} {
+		if err := m.settle(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(b.events) != 1 || len(a.events) != 0 {
+		t.Errorf("told %+v and %+v", b.events, a.events)
+	}
+	if a.hold.Record.Survivors != "unknown" || b.hold.Record.Survivors != "unknown" {
+		t.Errorf("survivors %s and %s", a.hold.Record.Survivors, b.hold.Record.Survivors)
+	}
+}
+
 // An orphan that spins for ever does not cost every later job its patience.
 func TestSurvivorsBounded(t *testing.T) {
 	t.Parallel()

@@ -65,11 +65,7 @@ func (a *attempt) trades(entries []entry, held []*Ticket, load func(entry) *Tick
 		}
 	}
 	var found []*Ticket
-	for len(all) > 0 {
-		t := inTrade(c, all)
-		if t == nil {
-			break
-		}
+	for t := inTrade(c, all); t != nil; t = inTrade(c, all) {
 		if t != a.lastSeen {
 			found = append(found, t)
 		}
@@ -108,24 +104,23 @@ func (h *Hold) jobOver(anchor Party) bool {
 	return h.Record.JobEndedAt != nil || h.d.host.look(anchor.Identity) == proc.Gone
 }
 
-// jobHasEnded is jobOver in a session of its own.
-func (h *Hold) jobHasEnded() (bool, error) {
+// jobLives is jobOver in a session of its own: nil, or why nothing can come back.
+func (h *Hold) jobLives() error {
 	s, err := h.d.enter()
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer s.leave()
-	return h.jobOver(h.job.Anchor), nil
+	if h.jobOver(h.job.Anchor) {
+		return errJobOver
+	}
+	return nil
 }
 
 // hearOfJobEnd takes over what EndJob wrote into the record of a trade, the only
 // thing there that is not written by the process of the hold itself.
 func (h *Hold) hearOfJobEnd() {
-	b, st, err := h.d.readFile(h.entry.name()+recordSuffix, maxRecord)
-	if err != nil || int(st.Uid) != h.d.uid && st.Uid != 0 {
-		return
-	}
-	if r, err := decodeRecord(b, h.entry.seq); err == nil && r.ID == h.Record.ID && r.JobEndedAt != nil {
+	if r, _ := h.endedByJob(); r != nil {
 		h.Record.JobEndedAt = r.JobEndedAt
 	}
 }
@@ -134,7 +129,7 @@ func (h *Hold) hearOfJobEnd() {
 // it cannot, the host is simply released: the job's later steps queue as strangers.
 func (h *Hold) turnBack() error {
 	job := *h.job
-	if over, err := h.jobHasEnded(); err != nil || over {
+	if h.jobLives() != nil {
 		h.job = nil
 		return h.Release()
 	}

@@ -50,10 +50,7 @@ func (d *Dir) Look() (*View, error) {
 		}
 		v = &View{At: d.host.now(), dir: d}
 		var all []*Ticket
-		for i, f := range before {
-			if i > 0 && f.entry == before[i-1].entry {
-				continue
-			}
+		for _, f := range before {
 			t := d.load(f.entry)
 			all = append(all, t)
 			switch t.Standing {
@@ -176,8 +173,12 @@ func (d *Dir) WaitFree(ctx context.Context, c Caller, timeout time.Duration, not
 		if t == nil {
 			// Nobody is in the way only if nothing changed meanwhile: a hold that
 			// went from one ticket to another is in neither for who reads both.
-			if after, err := d.fingerprint(); err != nil || slices.Equal(before, after) {
-				return err
+			after, err := d.fingerprint()
+			if err != nil {
+				return d.cannot("list it", err)
+			}
+			if slices.Equal(before, after) {
+				return nil
 			}
 			continue
 		}

@@ -5,9 +5,7 @@ package lock
 import (
 	"context"
 	"encoding/binary"
-	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,8 +24,8 @@ const followLook = time.Minute
 // A waker ends a poll(2) when a context ends: the poll knows only descriptors.
 type waker struct {
 	fd   int
-	mu   sync.Mutex
 	stop func() bool
+	done chan struct{} // closed once it has woken
 }
 
 func newWaker(ctx context.Context) (*waker, error) {
@@ -35,24 +33,21 @@ func newWaker(ctx context.Context) (*waker, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &waker{fd: fd}
+	w := &waker{fd: fd, done: make(chan struct{})}
 	w.stop = context.AfterFunc(ctx, func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if w.fd >= 0 {
-			one := binary.NativeEndian.AppendUint64(nil, 1)
-			_, _ = unix.Write(w.fd, one)
-		}
+		defer close(w.done)
+		one := binary.NativeEndian.AppendUint64(nil, 1)
+		_, _ = unix.Write(w.fd, one)
 	})
 	return w, nil
 }
 
+// close is called once.
 func (w *waker) close() {
-	w.stop()
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	if !w.stop() {
+		<-w.done // it must not write to whatever has the descriptor next
+	}
 	unix.Close(w.fd)
-	w.fd = -1
 }
 
 // A vigil is what is watched while something stands in the way. It is set up
@@ -61,7 +56,6 @@ func (w *waker) close() {
 type vigil struct {
 	fds   []unix.PollFd
 	limit time.Duration // look again after this, whatever happens; 0: never
-	files []int         // those of fds that watch a file
 	lent  int           // the follower's, which goes on; 0: none
 }
 
@@ -77,19 +71,13 @@ func (v *vigil) within(d time.Duration) {
 	}
 }
 
+// close is called once.
 func (v *vigil) close() {
 	for _, f := range v.fds {
-		switch fd := int(f.Fd); {
-		case fd == v.lent:
-		case slices.Contains(v.files, fd):
-			// Not waited for: the kernel takes some 10 ms to close an inotify instance
-			// (fsnotify_destroy_group in fs/notify/group.c waits for readers of its marks).
-			go unix.Close(fd)
-		default:
+		if fd := int(f.Fd); fd != v.lent {
 			unix.Close(fd)
 		}
 	}
-	v.fds = nil
 }
 
 // watch sets up the vigil over one ticket.
@@ -161,7 +149,6 @@ func (d *Dir) watchFile(v *vigil, e entry) bool {
 		return false
 	}
 	v.add(fd)
-	v.files = append(v.files, fd)
 	return true
 }
 
@@ -184,8 +171,7 @@ func poll(fds []unix.PollFd, limit time.Duration) bool {
 			if left <= 0 {
 				return false
 			}
-			// Rounded up: waking a moment early would be a second wake-up.
-			timeout = int(min((left+time.Millisecond-1)/time.Millisecond, 1<<30))
+			timeout = pollTimeout(left)
 		}
 		n, err := unix.Poll(fds, timeout)
 		switch {
@@ -196,10 +182,16 @@ func poll(fds []unix.PollFd, limit time.Duration) bool {
 	}
 }
 
-// ready reports whether a descriptor is readable now.
+// pollTimeout is a span as poll(2) takes it, rounded up: to wake a moment early would
+// be a second wake-up.
+func pollTimeout(d time.Duration) int {
+	return int(min((d+time.Millisecond-1)/time.Millisecond, 1<<30))
+}
+
+// ready reports whether a descriptor is readable now; -1 never is.
 func ready(fd int) bool {
-	n, err := retry(func() (int, error) {
+	n, _ := retry(func() (int, error) {
 		return unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
 	})
-	return err == nil && n > 0
+	return n > 0
 }

@@ -101,6 +101,11 @@ func (w *world) process() (*Dir, proc.Identity) {
 		look:     w.look,
 		open:     func(id proc.Identity) (int, proc.Liveness) { return -1, w.look(id) },
 		runnable: func() (int, error) { return 1, nil },
+		busy:     func(time.Duration) (float64, error) { return 0, nil },
+		// There are processes in this world too, but these are real.
+		carrying:  proc.Carrying,
+		survivors: LookForSurvivors,
+		write:     writeAt,
 	}}
 	w.t.Cleanup(d.Close)
 	return d, id
@@ -133,7 +138,11 @@ func (w *world) actor(change ...func(*Request)) *actor {
 		w.t.Fatal(err)
 	}
 	a.waker = wk
-	w.t.Cleanup(wk.close)
+	w.t.Cleanup(func() {
+		if a.waker != nil {
+			a.waker.close()
+		}
+	})
 	return a
 }
 

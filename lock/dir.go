@@ -3,6 +3,8 @@
 package lock
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -331,29 +333,32 @@ func writeAt(fd int, b []byte, off int64) error {
 // a crash's leavings.
 const tmpPrefix = ".new-"
 
-// names lists the directory.
-func (d *Dir) names() ([]string, error) {
+// each calls f with every name in the directory. A long queue is read under the guard,
+// so a name is no string before it is one that matters.
+func (d *Dir) each(f func(name []byte)) error {
 	if d.fd < 0 {
-		return nil, nil
+		return nil
 	}
 	fd, err := retry(func() (int, error) {
 		return unix.Openat(d.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer unix.Close(fd)
-	var names []string
 	buf := make([]byte, 16<<10)
 	for {
 		n, err := retry(func() (int, error) { return unix.ReadDirent(fd, buf) })
-		if err != nil {
-			return nil, err
+		if err != nil || n <= 0 {
+			return err
 		}
-		if n <= 0 {
-			return names, nil
+		// struct linux_dirent64 (getdents64(2)): inode, offset, length, type, name.
+		for b := buf[:n]; len(b) > 19; {
+			length := binary.NativeEndian.Uint16(b[16:])
+			name, _, _ := bytes.Cut(b[19:length], []byte{0})
+			f(name)
+			b = b[length:]
 		}
-		_, _, names = unix.ParseDirent(buf[:n], -1, names)
 	}
 }
 

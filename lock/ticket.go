@@ -3,6 +3,7 @@
 package lock
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -64,20 +65,21 @@ func parseEntry(name string) (e entry, ok bool) {
 // list returns the tickets in the directory by number, and what a crash left
 // half made.
 func (d *Dir) list() (entries []entry, leavings []string, err error) {
-	names, err := d.names()
+	err = d.each(func(name []byte) {
+		if e, ok := parseEntry(string(name)); ok {
+			entries = append(entries, e)
+		} else if bytes.HasPrefix(name, []byte(tmpPrefix)) {
+			leavings = append(leavings, string(name))
+		}
+	})
 	if err != nil {
 		return nil, nil, err
 	}
-	entries = make([]entry, 0, len(names)/2+1)
-	for _, n := range names {
-		if e, ok := parseEntry(n); ok {
-			entries = append(entries, e)
-		} else if strings.HasPrefix(n, tmpPrefix) {
-			leavings = append(leavings, n)
-		}
-	}
 	slices.SortFunc(entries, func(a, b entry) int {
-		return cmp.Or(cmp.Compare(a.seq, b.seq), cmp.Compare(a.kind, b.kind))
+		if a.seq != b.seq {
+			return cmp.Compare(a.seq, b.seq)
+		}
+		return cmp.Compare(a.kind, b.kind)
 	})
 	return slices.Compact(entries), leavings, nil
 }

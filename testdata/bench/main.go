@@ -57,6 +57,7 @@ type bench struct {
 	quiet        time.Duration
 
 	self, hostlock, flock string
+	floor                 string // a Go program that runs true
 	dir                   string // for what has to be somewhere
 	lockDir, file         string // of hostlock; of flock
 }
@@ -73,11 +74,14 @@ func (b *bench) run() (err error) {
 		return fmt.Errorf("flock(1) of util-linux is needed: %w", err)
 	}
 	b.hostlock, b.file = filepath.Join(b.dir, "hostlock"), filepath.Join(b.dir, "file")
-	build := exec.Command("go", "build", "-o", b.hostlock, "./cmd/hostlock")
-	build.Dir = filepath.Join("..", "..") // go run -C
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("go build: %w\n%s", err, out)
+	b.floor = filepath.Join(b.dir, "floor")
+	for program, dir := range map[string]string{b.hostlock: "../../cmd/hostlock", b.floor: "floor"} {
+		build := exec.Command("go", "build", "-o", program, ".")
+		build.Dir = filepath.FromSlash(dir) // go run -C
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			return fmt.Errorf("go build: %w\n%s", err, out)
+		}
 	}
 	fmt.Printf("%s/%s, %d CPUs, %s; median and its 95 %% confidence interval\n\n", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version())
 	fmt.Printf("%-52s %18s %18s %9s   %s\n", "", "hostlock", "flock", "ratio", "reach")

@@ -368,6 +368,59 @@ func TestGraceAcrossVisitors(t *testing.T) {
 	}
 }
 
+// One who waits remembers for itself since when, and begins anew when it was wrong.
+func TestGraceOfOneWhoWaits(t *testing.T) {
+	w := newWorld(t)
+	holder := w.actor()
+	h := holder.gets()
+	w.lives(7, proc.Unknown)
+	if err := h.amend(func(r *Record) { r.Anchor = Party{Identity: w.identity(7)} }); err != nil {
+		t.Fatal(err)
+	}
+	holder.dies()
+	visitor := w.actor(letBe, timeout(24*time.Hour)).waits()
+	w.pass(200 * time.Second)
+	w.lives(7, proc.Alive)
+	visitor.waits()
+	w.lives(7, proc.Unknown)
+	visitor.waits()
+	w.pass(grace - 1)
+	visitor.waits()
+	w.pass(1)
+	if h := visitor.gets(); h.Record.Outcome != "acquired_after_reap (unverifiable)" {
+		t.Error(h.Record.Outcome)
+	}
+}
+
+// The wall clock was set back after a note: it counts from the next visit, not from a time
+// that is still to come.
+func TestNoteFromTheFuture(t *testing.T) {
+	w := newWorld(t)
+	holder := w.actor()
+	h := holder.gets()
+	w.lives(7, proc.Unknown)
+	if err := h.amend(func(r *Record) { r.Anchor = Party{Identity: w.identity(7)} }); err != nil {
+		t.Fatal(err)
+	}
+	holder.dies()
+	busy := func() {
+		t.Helper()
+		if _, err := w.actor(noWait, letBe).step(); !errors.As(err, new(*BusyError)) {
+			t.Fatalf("%v, want busy", err)
+		}
+		w.stamp()
+	}
+	busy()
+	w.clock.UTC = w.clock.UTC.Add(-1000 * time.Hour)
+	busy()
+	w.pass(grace - 1)
+	busy()
+	w.pass(1)
+	if h := w.actor(noWait, letBe).gets(); h.Record.Outcome != "acquired_after_reap (unverifiable)" {
+		t.Error(h.Record.Outcome)
+	}
+}
+
 // A forged note claims that a holder has been unseen for years: it counts from
 // when it was forged, for which the kernel vouches.
 func TestForgedUnseen(t *testing.T) {

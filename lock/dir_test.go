@@ -169,16 +169,42 @@ func TestForeignDirIsNamed(t *testing.T) {
 func TestOwnerOfDir(t *testing.T) {
 	w := newWorld(t)
 	d, _ := w.process()
-	owner := d.uid
-	for _, uid := range []int{owner, owner + 1} {
-		want := ""
-		if uid != owner && owner != 0 {
-			want = fmt.Sprintf("the directory belongs to uid %d, who can delete anybody's ticket", owner)
+	owners := []int{d.uid}
+	if d.uid == 0 {
+		owners = append(owners, 65534)
+	}
+	for _, owner := range owners {
+		if err := os.Chown(w.path, owner, -1); err != nil {
+			t.Fatal(err)
 		}
-		d.uid, d.Problem = uid, ""
-		if err := d.check(); err != nil || d.Problem != want {
-			t.Errorf("for uid %d: %q, %v, want %q", uid, d.Problem, err, want)
+		for _, uid := range []int{owner, owner + 1} {
+			want := ""
+			if uid != owner && owner != 0 {
+				want = fmt.Sprintf("the directory belongs to uid %d, who can delete anybody's ticket", owner)
+			}
+			d.uid, d.Problem = uid, ""
+			if err := d.check(); err != nil || d.Problem != want {
+				t.Errorf("uid %d's, for uid %d: %q, %v, want %q", owner, uid, d.Problem, err, want)
+			}
 		}
+	}
+}
+
+// What is no plain file is not kept open.
+func TestTrapIsClosed(t *testing.T) {
+	w := newWorld(t)
+	d, _ := w.process()
+	if err := traps["fifo"](w.file(guardFile)); err != nil {
+		t.Fatal(err)
+	}
+	before := openFDs(t)
+	for range 5 {
+		if _, _, err := d.openFile(guardFile, unix.O_RDWR); !errors.Is(err, errNotRegular) {
+			t.Fatal(err)
+		}
+	}
+	if after := openFDs(t); after >= before+5 {
+		t.Errorf("%d descriptors before, %d after", before, after)
 	}
 }
 

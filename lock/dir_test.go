@@ -169,16 +169,42 @@ func TestForeignDirIsNamed(t *testing.T) {
 func TestOwnerOfDir(t *testing.T) {
 	w := newWorld(t)
 	d, _ := w.process()
-	owner := d.uid
-	for _, uid := range []int{owner, owner + 1} {
-		want := ""
-		if uid != owner && owner != 0 {
-			want = fmt.Sprintf("the directory belongs to uid %d, who can delete anybody's ticket", owner)
+	owners := []int{d.uid}
+	if d.uid == 0 {
+		owners = append(owners, 65534)
+	}
+	for _, owner := range owners {
+		if err := os.Chown(w.path, owner, -1); err != nil {
+			t.Fatal(err)
 		}
-		d.uid, d.Problem = uid, ""
-		if err := d.check(); err != nil || d.Problem != want {
-			t.Errorf("for uid %d: %q, %v, want %q", uid, d.Problem, err, want)
+		for _, uid := range []int{owner, owner + 1} {
+			want := ""
+			if uid != owner && owner != 0 {
+				want = fmt.Sprintf("the directory belongs to uid %d, who can delete anybody's ticket", owner)
+			}
+			d.uid, d.Problem = uid, ""
+			if err := d.check(); err != nil || d.Problem != want {
+				t.Errorf("uid %d's, for uid %d: %q, %v, want %q", owner, uid, d.Problem, err, want)
+			}
 		}
+	}
+}
+
+// What is no plain file is not kept open.
+func TestTrapIsClosed(t *testing.T) {
+	w := newWorld(t)
+	d, _ := w.process()
+	if err := traps["fifo"](w.file(guardFile)); err != nil {
+		t.Fatal(err)
+	}
+	before := openFDs(t)
+	for range 5 {
+		if _, _, err := d.openFile(guardFile, unix.O_RDWR); !errors.Is(err, errNotRegular) {
+			t.Fatal(err)
+		}
+	}
+	if after := openFDs(t); after >= before+5 {
+		t.Errorf("%d descriptors before, %d after", before, after)
 	}
 }
 
@@ -364,6 +390,60 @@ func TestGraceAcrossVisitors(t *testing.T) {
 	w.want(Stale)
 	a := w.actor(noWait, letBe)
 	if h := a.gets(); h.Record.Outcome != "acquired_after_reap (unverifiable)" {
+		t.Error(h.Record.Outcome)
+	}
+}
+
+// One who waits remembers for itself since when, and begins anew when it was wrong.
+func TestGraceOfOneWhoWaits(t *testing.T) {
+	w := newWorld(t)
+	holder := w.actor()
+	h := holder.gets()
+	w.lives(7, proc.Unknown)
+	if err := h.amend(func(r *Record) { r.Anchor = Party{Identity: w.identity(7)} }); err != nil {
+		t.Fatal(err)
+	}
+	holder.dies()
+	visitor := w.actor(letBe, timeout(24*time.Hour)).waits()
+	w.pass(200 * time.Second)
+	w.lives(7, proc.Alive)
+	visitor.waits().waits()
+	w.pass(200 * time.Second)
+	w.lives(7, proc.Unknown)
+	visitor.waits()
+	w.pass(grace - 1)
+	visitor.waits()
+	w.pass(1)
+	if h := visitor.gets(); h.Record.Outcome != "acquired_after_reap (unverifiable)" {
+		t.Error(h.Record.Outcome)
+	}
+}
+
+// The wall clock was set back after a note: it counts from the next visit, not from a time
+// that is still to come.
+func TestNoteFromTheFuture(t *testing.T) {
+	w := newWorld(t)
+	holder := w.actor()
+	h := holder.gets()
+	w.lives(7, proc.Unknown)
+	if err := h.amend(func(r *Record) { r.Anchor = Party{Identity: w.identity(7)} }); err != nil {
+		t.Fatal(err)
+	}
+	holder.dies()
+	busy := func() {
+		t.Helper()
+		if _, err := w.actor(noWait, letBe).step(); !errors.As(err, new(*BusyError)) {
+			t.Fatalf("%v, want busy", err)
+		}
+		w.stamp()
+	}
+	busy()
+	w.clock.UTC = w.clock.UTC.Add(-1000 * time.Hour)
+	busy()
+	w.pass(grace - 1)
+	busy()
+	w.pass(1)
+	if h := w.actor(noWait, letBe).gets(); h.Record.Outcome != "acquired_after_reap (unverifiable)" {
 		t.Error(h.Record.Outcome)
 	}
 }

@@ -209,15 +209,18 @@ func (r *Record) encode(base []byte) ([]byte, error) {
 	var old map[string]json.RawMessage
 	_ = json.Unmarshal(base, &old) // of what is damaged nothing is kept
 	known := recordFields()
-	w := jsonWriter{b: b[:len(b)-1]}
+	// In front of ours, for encoding/json takes the last of two names that differ in case.
+	w := jsonWriter{b: []byte{'{'}}
 	for k, v := range old {
 		if !known[k] {
 			w.key(k)
 			w.b = append(w.b, v...)
 		}
 	}
-	w.close()
-	return w.b, nil
+	if len(w.b) == 1 {
+		return b, nil
+	}
+	return append(append(w.b, ','), b[1:]...), nil
 }
 
 // recordFields are the keys that this version writes.

@@ -71,6 +71,13 @@ func TestRecordKeepsUnknownFields(t *testing.T) {
 	if g, ok := m["gate"]; ok {
 		t.Errorf("a field that we took away came back: %s", g)
 	}
+	r.Gate = "satisfied:0<=1"
+	for _, name := range []string{"Gate", "GATE", "gate"} {
+		if got, err := decodeRecord(encoded(t, r, []byte(`{"`+name+`":"requested:1","zz":1}`)), r.Seq); err != nil || got.Gate != r.Gate {
+			t.Errorf("over %s: gate %q, %v", name, got.Gate, err)
+		}
+	}
+	r.Gate = ""
 	for _, base := range []string{"", "{", "null", "[]", "7"} {
 		if got, err := decodeRecord(encoded(t, r, []byte(base)), r.Seq); err != nil || got.ID != r.ID {
 			t.Errorf("written over %q: %+v, %v", base, got, err)

@@ -63,6 +63,35 @@ func TestScope(t *testing.T) {
 	}
 }
 
+// Who opens a directory knows what it covers. Who acquires there marks it as the host's,
+// if it is; who looks leaves nothing.
+func TestScopeOfAnOpenDir(t *testing.T) {
+	dir := t.TempDir()
+	here := proc.Here()
+	d, _ := newWorld(t).process()
+	onHost := here.PIDNS == proc.InitialPIDNS && here.ProcOurs && d.onWholeFS()
+	want := Container
+	if onHost {
+		want = Box
+	}
+	for _, open := range []func(Location) (*Dir, error){OpenToLook, Open} {
+		if _, err := os.Lstat(dir + "/" + hostMark); err == nil {
+			t.Error("a look has left a mark")
+		}
+		d, err := open(Location{Path: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Close()
+		if d.Scope != want {
+			t.Errorf("%v, want %v", d.Scope, want)
+		}
+	}
+	if _, err := os.Lstat(dir + "/" + hostMark); (err == nil) != onHost {
+		t.Errorf("marked: %t, want %t", err == nil, onHost)
+	}
+}
+
 // What is no plain file is no mark.
 func TestScopeMarkIsAFile(t *testing.T) {
 	w := newWorld(t)

@@ -358,16 +358,16 @@ func TestEndJobErrors(t *testing.T) {
 
 	// Beside what cannot be read, and what is over, the job's own hold is found.
 	w, job, d = set(t)
-	unreadable := w.actor(shared).gets()
 	over := w.actor(shared, ttl(time.Minute))
 	told := over.gets().Record
 	told.Anchor = job.hold.Record.Anchor
 	w.entrust(over.hold, &told)
 	w.pass(time.Minute)
-	w.write(unreadable.entry.name()+recordSuffix, "{")
 	if err := over.d.writeNote(over.hold.entry, func(n *note) { n.Takeover = TTLExpired }); err != nil {
 		t.Fatal(err)
 	}
+	unreadable := w.actor(shared)
+	w.write(unreadable.gets().entry.name()+recordSuffix, "{")
 	if ended, err := d.EndJob(job.hold.Record.Anchor.Identity, reckon); err != nil || len(ended) != 1 || ended[0].ID() != job.id {
 		t.Errorf("ended %+v, %v", ended, err)
 	}

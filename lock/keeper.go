@@ -98,15 +98,8 @@ func (h *Hold) handOver(told Record, in func()) (err error) {
 	if err := json.NewEncoder(ours).Encode(orders{told, h.d.Path, h.entry.name()}); err != nil {
 		return err
 	}
-	answer, err := bufio.NewReader(ours).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
+	if err := hearReady(ours); err != nil {
 		return err
-	}
-	if answer = strings.TrimSpace(answer); answer != keeperReady {
-		if answer == "" {
-			answer = "it ended before it was ready"
-		}
-		return errors.New(answer)
 	}
 	if err := h.become(told, in); err != nil {
 		return err
@@ -117,6 +110,20 @@ func (h *Hold) handOver(told Record, in func()) (err error) {
 	unix.Close(h.lockFD)
 	h.lockFD = -1
 	return nil
+}
+
+// hearReady waits for what a keeper says first; the error is why it cannot keep.
+func hearReady(keeper io.Reader) error {
+	said, err := bufio.NewReader(keeper).ReadString('\n')
+	switch said = strings.TrimSpace(said); {
+	case said == keeperReady:
+		return nil
+	case said != "":
+		return errors.New(said)
+	case err == nil || err == io.EOF:
+		return errors.New("it ended before it was ready")
+	}
+	return err
 }
 
 // become replaces the record, in one session.
@@ -195,7 +202,6 @@ func Keep() int {
 		if unix.Fstat(fd, &st) != nil {
 			return 1 // started by hand: there is nothing to keep
 		}
-		unix.CloseOnExec(fd)
 	}
 	pipe := os.NewFile(keeperPipeFD, "taker")
 	k, err := newKeeper(pipe)

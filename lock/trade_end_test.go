@@ -28,6 +28,13 @@ func TestTradeOfAnEndedJobIsReleased(t *testing.T) {
 				w := newWorld(t)
 				job := w.job()
 				h := w.actor(within(job.id)).gets()
+				d, _ := w.process()
+				if _, err := d.EndJob(w.identity(7), func(*Record) {}); err != nil { // another
+					t.Fatal(err)
+				}
+				if h.hearOfJobEnd(); h.Record.JobEndedAt != nil {
+					t.Error("it hears of the end of another job")
+				}
 				end(t, w, *h.Record.ResumesAnchor)
 				// What the trade itself writes does not undo it.
 				if writes {

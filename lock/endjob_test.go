@@ -362,12 +362,12 @@ func TestEndJobErrors(t *testing.T) {
 	told := over.gets().Record
 	told.Anchor = job.hold.Record.Anchor
 	w.entrust(over.hold, &told)
+	unreadable := w.actor(shared).gets().entry
 	w.pass(time.Minute)
 	if err := over.d.writeNote(over.hold.entry, func(n *note) { n.Takeover = TTLExpired }); err != nil {
 		t.Fatal(err)
 	}
-	unreadable := w.actor(shared)
-	w.write(unreadable.gets().entry.name()+recordSuffix, "{")
+	w.write(unreadable.name()+recordSuffix, "{")
 	if ended, err := d.EndJob(job.hold.Record.Anchor.Identity, reckon); err != nil || len(ended) != 1 || ended[0].ID() != job.id {
 		t.Errorf("ended %+v, %v", ended, err)
 	}

@@ -172,7 +172,7 @@ func spawnKeeper(h *Hold, pipe int) (pid int, err error) {
 func closeOnExec() {
 	if names, err := os.ReadDir("/proc/self/fd"); err == nil {
 		for _, n := range names {
-			if fd, err := strconv.Atoi(n.Name()); err == nil && fd > 2 {
+			if fd, _ := strconv.Atoi(n.Name()); fd > 2 {
 				unix.CloseOnExec(fd)
 			}
 		}

@@ -179,7 +179,9 @@ func (k *keeper) watch(all []proc.Process, end time.Duration) bool {
 			v.within(blindLook)
 		}
 	}
-	for open := len(v.fds) - watched; open > 0; {
+	// Who cannot be watched is looked at by the next walk, and not at once: one walk
+	// after the other would be a load of its own.
+	for open := len(v.fds) - watched; open > 0 || v.limit > 0; {
 		left := end - d.host.now().Boot
 		if left <= 0 {
 			return false

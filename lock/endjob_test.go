@@ -286,6 +286,8 @@ func TestWatchTheJob(t *testing.T) {
 		{"one cannot be found, one has not ended", []proc.Process{gone, me}, []func() int{never}, nil, moment, true, moment},
 		{"none can be found", []proc.Process{gone}, nil, nil, hour, true, 0},
 		{"one ended before it could be watched", []proc.Process{me, me}, []func() int{nil, never}, nil, hour, true, time.Millisecond},
+		{"one that cannot be watched", []proc.Process{me}, []func() int{func() int { return -1 }}, nil, moment, true, moment},
+		{"one that cannot be watched, one has ended", []proc.Process{me, me}, []func() int{func() int { return -1 }, func() int { return readyFD(t) }}, nil, moment, true, moment},
 		{"the time is over", []proc.Process{me}, []func() int{never}, nil, 0, false, 0},
 		{"the time is long over", []proc.Process{me}, []func() int{never}, nil, -hour, false, 0},
 		{"its ticket is gone", []proc.Process{me}, []func() int{never}, func(h *Hold) error { return h.d.remove(h.entry) }, hour, false, 0},

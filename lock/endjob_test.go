@@ -271,7 +271,7 @@ func TestWatchTheJob(t *testing.T) {
 		}
 		return fd
 	}
-	const moment, hour = 3 * time.Millisecond, time.Hour
+	const moment, hour = 100 * time.Millisecond, time.Hour
 	for _, tt := range []struct {
 		name  string
 		all   []proc.Process

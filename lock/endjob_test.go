@@ -344,7 +344,7 @@ func TestEndJobErrors(t *testing.T) {
 	}
 
 	trade := w.actor(within(job.id)).gets()
-	room = fullDisk(d)
+	fullDisk(d)
 	if _, err := d.EndJob(trade.Record.ResumesAnchor.Identity, reckon); !errors.As(err, new(*UnusableError)) {
 		t.Errorf("a full disk, in a trade: %v", err)
 	}

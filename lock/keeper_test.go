@@ -287,6 +287,19 @@ func TestHandOver(t *testing.T) {
 	h.want(Free)
 }
 
+// Only a trade has a job to ask for. Of any other hold whose anchor dies while it is
+// handed over its keeper gives notice, and the next is told of a dead holder.
+func TestHandOverToOneThatDies(t *testing.T) {
+	w := newWorld(t)
+	h := w.actor().gets()
+	told := h.Record
+	told.Anchor, told.Body = Party{Identity: w.identity(7)}, Party{Identity: w.identity(8)}
+	if err := h.become(told, nil); err != nil {
+		t.Errorf("%v", err)
+	}
+	w.want(Stale)
+}
+
 // What a keeper says first.
 func TestHearReady(t *testing.T) {
 	for said, want := range map[string]string{

@@ -204,7 +204,7 @@ func Keep() int {
 		}
 	}
 	pipe := os.NewFile(keeperPipeFD, "taker")
-	k, err := newKeeper(pipe)
+	k, err := newKeeper(pipe, keeperDirFD)
 	if err != nil {
 		fmt.Fprintln(pipe, Flatten(err.Error(), MaxText))
 		return 1
@@ -239,7 +239,8 @@ type keeper struct {
 	vigil    vigil
 }
 
-func newKeeper(pipe io.Reader) (*keeper, error) {
+// newKeeper is a keeper as its taker orders, in the directory that is open as dir.
+func newKeeper(pipe io.Reader, dir int) (*keeper, error) {
 	var o orders
 	in := bufio.NewReader(pipe)
 	line, err := in.ReadBytes('\n')
@@ -249,7 +250,7 @@ func newKeeper(pipe io.Reader) (*keeper, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the keeper was not told what to keep: %w", err)
 	}
-	d := &Dir{Location: Location{Path: o.Path}, fd: keeperDirFD, uid: unix.Geteuid(), host: thisHost()}
+	d := &Dir{Location: Location{Path: o.Path}, fd: dir, uid: unix.Geteuid(), host: thisHost()}
 	e, _, ok := parseEntry(o.Ticket + lockSuffix)
 	if !ok {
 		return nil, errors.New("the keeper was not told what to keep")

@@ -449,9 +449,65 @@ func TestKeeperGives(t *testing.T) {
 // A keeper that is told nothing that it can keep says so.
 func TestKeeperOrders(t *testing.T) {
 	for _, said := range []string{"", "{}", "{\n", "{}\n", `{"Ticket":"x1"}` + "\n"} {
-		if k, err := newKeeper(strings.NewReader(said)); err == nil || !strings.Contains(err.Error(), "was not told") {
+		if k, err := newKeeper(strings.NewReader(said), -1); err == nil || !strings.Contains(err.Error(), "was not told") {
 			t.Errorf("%q: %+v, %v", said, k, err)
 		}
+	}
+}
+
+// What wakes a keeper: the end of its anchor and a change of its ticket; only for what
+// cannot be watched it has a clock.
+func TestKeeperWatches(t *testing.T) {
+	h := newHost(t)
+	hold, err := h.acquire()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name  string
+		set   func(o *orders, anchor *helper)
+		fds   int
+		limit time.Duration
+		err   error
+	}{
+		{"both", func(*orders, *helper) {}, 2, 0, nil},
+		{"no ticket", func(o *orders, _ *helper) { o.Ticket = entry{kindExclusive, 99}.name() }, 1, 5 * time.Second, nil},
+		{"an anchor out of sight", func(o *orders, _ *helper) { o.Record.Anchor.PIDNS++ }, 1, 5 * time.Second, nil},
+		{"an anchor that has died", func(_ *orders, anchor *helper) { anchor.killed(t) }, 0, 0, ErrAnchorGone},
+	} {
+		anchor := plain(t, "idle")
+		o := orders{hold.Record, h.path, hold.entry.name()}
+		o.Record.Anchor = Party{Identity: h.identity(anchor.Process.Pid)}
+		tt.set(&o, anchor)
+		b, err := json.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		k, err := newKeeper(strings.NewReader(string(b)+"\n"+keeperCommit+"\n"), hold.d.fd)
+		if !errors.Is(err, tt.err) {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+		if err != nil {
+			continue
+		}
+		if word := k.lastWord(); word != keeperCommit {
+			t.Errorf("%s: heard %q", tt.name, word)
+		}
+		if len(k.vigil.fds) != tt.fds || k.limit() != tt.limit {
+			t.Errorf("%s: %d descriptors, %s; want %d, %s", tt.name, len(k.vigil.fds), k.limit(), tt.fds, tt.limit)
+		}
+		if tt.name == "both" {
+			if ready(k.anchorFD) {
+				t.Error("its anchor lives, and it takes it for dead")
+			}
+			anchor.killed(t)
+			// Whatever its number says by now: the descriptor names the one that died.
+			k.hold.d.host.look = func(proc.Identity) proc.Liveness { return proc.Running }
+			if !ready(k.anchorFD) || !k.over() {
+				t.Error("its anchor has died, and it keeps on")
+			}
+		}
+		k.vigil.close()
 	}
 }
 

@@ -126,6 +126,8 @@ func TestManySurvivorsAreNotIdle(t *testing.T) {
 		{"a daemon beside a load", []float64{0.01, 1}, 1},
 		{"daemons", many(10, 0.02), 10},
 		{"a starved load", many(60, 0.033), 0},
+		{"together at the limit", many(8, 0.03125), 0},
+		{"a daemon beside those that are none by themselves", append(many(5, idleBelow), 0.01), 1},
 		{"a starved load, and a daemon that did nothing", append(many(60, 0.033), 0), 1},
 	} {
 		limit, idle := idleLimit(tt.used), 0

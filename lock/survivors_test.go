@@ -5,6 +5,7 @@ package lock
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -201,9 +202,13 @@ func TestDrain(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t)
 			a := w.drains(tt.looks, tt.kept)
-			a.d.host.open = func(proc.Identity) (int, proc.Liveness) { return -1, proc.Gone } // by now
+			a.d.host.open = func(proc.Identity) (int, proc.Liveness) { return readyFD(t), proc.Alive } // and has ended by now
+			before := openFDs(t)
 			if err := a.settle(t.Context()); err != nil {
 				t.Fatal(err)
+			}
+			if after := openFDs(t); after > before {
+				t.Errorf("%d descriptors before, %d after", before, after)
 			}
 			var told []string
 			for _, e := range a.events {
@@ -368,15 +373,9 @@ func TestWatchSurvivors(t *testing.T) {
 		for _, pid := range tt.pids {
 			ids = append(ids, w.identity(pid))
 		}
-		drained := make(map[int]bool)
+		drained := make(map[int]struct{})
 		v := d.watchSurvivors(ids, tt.left, drained)
-		var got []int
-		for pid, is := range drained {
-			if is {
-				got = append(got, pid)
-			}
-		}
-		slices.Sort(got)
+		got := slices.Sorted(maps.Keys(drained))
 		if len(v.fds) != tt.fds || v.limit != tt.limit || !slices.Equal(got, tt.drained) {
 			t.Errorf("%s: %d descriptors, %s, drained %v", name, len(v.fds), v.limit, got)
 		}
@@ -399,6 +398,20 @@ func TestSortSurvivors(t *testing.T) {
 		return proc.Alive
 	})
 	if !slices.Equal(s.Idle, []string{"0 (p, uid 0)"}) || !slices.Equal(s.Busy, []string{"1 (p, uid 0)"}) || !slices.Equal(s.ended, []int{2, 3}) || len(s.busy) != 1 || s.busy[0].PID != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// What cannot be read may be a survivor, and nobody else's process is one.
+func TestLookForSurvivors(t *testing.T) {
+	dead := []*Ticket{tk(1, "x", Dead)}
+	s := lookForSurvivors(dead, func(match func([]byte) bool) ([]proc.Process, int) {
+		if !match([]byte(EnvHoldID+"="+idOf(1)+"\x00")) || match([]byte(EnvHoldID+"="+idOf(2)+"\x00")) {
+			t.Error("others are looked for")
+		}
+		return []proc.Process{{PID: 1<<22 + 1, Start: 1}}, 3 // which has ended by now
+	})
+	if s.Unreadable != 3 || len(s.Busy)+len(s.Idle)+len(s.ended) > 0 {
 		t.Errorf("%+v", s)
 	}
 }

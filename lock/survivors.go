@@ -167,10 +167,9 @@ func (a *attempt) drain(ctx context.Context, dead []*Ticket) (string, error) {
 			return "", &BusyError{Reason: "the last holder died and left running: " + join(names)}
 		}
 		a.say("waiting for what a dead holder left running: " + join(names))
-		vigil := a.d.watchSurvivors(s.busy, left, drained)
-		// The look took a second: the deadline may have passed in it.
-		if rest := a.deadline - a.d.host.now().Boot; rest > 0 {
-			vigil.within(rest)
+		rest := a.deadline - a.d.host.now().Boot
+		vigil := a.d.watchSurvivors(s.busy, min(left, rest), drained)
+		if rest > 0 { // the look took a second: the deadline may have passed in it
 			vigil.wait(a.waker, a.own)
 		}
 		vigil.close()

@@ -245,17 +245,23 @@ func TestDrainIsBounded(t *testing.T) {
 		t.Error("marked before its survivors are gone")
 	}
 
-	// The look took a second, and with that its time is over.
-	w = newWorld(t)
-	a = w.drains(spin, false, timeout(500*time.Millisecond))
-	w.lives(7, proc.Alive)
-	w.seeing(a.d)
-	var late *TimeoutError
-	if err := a.settle(t.Context()); !errors.As(err, &late) || !slices.Equal(late.Survivors, spin[0].Busy) || late.Waited != time.Second {
-		t.Errorf("who waits less than a look takes: %+v", err)
-	}
-	if marked(w) {
-		t.Error("marked before its survivors are gone")
+	// A look takes a second. What is left of its time then is waited out.
+	for limit, waited := range map[time.Duration]time.Duration{500 * time.Millisecond: time.Second, time.Second: time.Second, 1050 * time.Millisecond: 2 * time.Second} {
+		w = newWorld(t)
+		a = w.drains(spin, false, timeout(limit))
+		w.lives(7, proc.Alive)
+		w.seeing(a.d)
+		began := proc.BootTime()
+		var late *TimeoutError
+		if err := a.settle(t.Context()); !errors.As(err, &late) || !slices.Equal(late.Survivors, spin[0].Busy) || late.Waited != waited {
+			t.Errorf("who waits %s: %+v", limit, err)
+		}
+		if took := proc.BootTime() - began; took < limit-time.Second {
+			t.Errorf("who waits %s: it slept for %s", limit, took)
+		}
+		if marked(w) {
+			t.Error("marked before its survivors are gone")
+		}
 	}
 
 	// What ends any wait ends this one, and the ticket is gone.

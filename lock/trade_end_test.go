@@ -76,13 +76,13 @@ func TestTradeHearsOfItsJobsEnd(t *testing.T) {
 			if os.Getuid() != 0 {
 				h.d.uid++
 			} else if err := os.Chown(w.file(h.entry.name()+recordSuffix), 65534, -1); err != nil {
-				t.Fatal(err)
+				w.t.Fatal(err)
 			}
 		}, false},
 		{"root's word", func(w *world, h *Hold) {
 			w.editRecord(h.entry, func(m map[string]any) { m["job_ended_at"] = w.clock })
 			if os.Getuid() != 0 {
-				t.Skip("needs root")
+				w.t.Skip("needs root")
 			}
 			h.d.uid = 65534
 		}, true},
@@ -93,7 +93,7 @@ func TestTradeHearsOfItsJobsEnd(t *testing.T) {
 			}
 			h.d.uid = 65534
 			if err := os.Chown(w.file(h.entry.name()+recordSuffix), 65534, -1); err != nil {
-				t.Fatal(err)
+				w.t.Fatal(err)
 			}
 		}, true},
 	} {

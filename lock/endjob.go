@@ -79,11 +79,11 @@ func (d *Dir) EndJob(job proc.Identity, closing func(*Record)) ([]*Ticket, error
 // endedByJob is the hold's record as EndJob wrote it; nil if no job has ended.
 // Only the hold's own uid and root can replace a record.
 func (h *Hold) endedByJob() (r *Record, raw []byte) {
-	raw, st, err := h.d.readFile(h.entry.name()+recordSuffix, maxRecord)
-	if err == nil && (int(st.Uid) == h.d.uid || st.Uid == 0) {
-		r, err = decodeRecord(raw, h.entry.seq)
+	raw, st, _ := h.d.readFile(h.entry.name()+recordSuffix, maxRecord)
+	if int(st.Uid) == h.d.uid || st.Uid == 0 {
+		r, _ = decodeRecord(raw, h.entry.seq) // nil, too, of what could not be read
 	}
-	if err != nil || r == nil || r.ID != h.Record.ID || r.JobEndedAt == nil {
+	if r == nil || r.ID != h.Record.ID || r.JobEndedAt == nil {
 		return nil, nil
 	}
 	return r, raw
@@ -178,7 +178,9 @@ func (k *keeper) watch(all []proc.Process, end time.Duration) bool {
 			v.within(blindLook)
 		}
 	}
-	for open := len(v.fds) - watched; open > 0; {
+	// Who cannot be watched is looked at by the next walk, and not at once: one walk
+	// after the other would be a load of its own.
+	for open := len(v.fds) - watched; open > 0 || v.limit > 0; {
 		left := end - d.host.now().Boot
 		if left <= 0 {
 			return false

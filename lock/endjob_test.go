@@ -271,7 +271,7 @@ func TestWatchTheJob(t *testing.T) {
 		}
 		return fd
 	}
-	const moment, hour = 3 * time.Millisecond, time.Hour
+	const moment, hour = 100 * time.Millisecond, time.Hour
 	for _, tt := range []struct {
 		name  string
 		all   []proc.Process
@@ -286,6 +286,8 @@ func TestWatchTheJob(t *testing.T) {
 		{"one cannot be found, one has not ended", []proc.Process{gone, me}, []func() int{never}, nil, moment, true, moment},
 		{"none can be found", []proc.Process{gone}, nil, nil, hour, true, 0},
 		{"one ended before it could be watched", []proc.Process{me, me}, []func() int{nil, never}, nil, hour, true, time.Millisecond},
+		{"one that cannot be watched", []proc.Process{me}, []func() int{func() int { return -1 }}, nil, moment, true, moment},
+		{"one that cannot be watched, one has ended", []proc.Process{me, me}, []func() int{func() int { return -1 }, func() int { return readyFD(t) }}, nil, moment, true, moment},
 		{"the time is over", []proc.Process{me}, []func() int{never}, nil, 0, false, 0},
 		{"the time is long over", []proc.Process{me}, []func() int{never}, nil, -hour, false, 0},
 		{"its ticket is gone", []proc.Process{me}, []func() int{never}, func(h *Hold) error { return h.d.remove(h.entry) }, hour, false, 0},
@@ -342,7 +344,7 @@ func TestEndJobErrors(t *testing.T) {
 	}
 
 	trade := w.actor(within(job.id)).gets()
-	room = fullDisk(d)
+	fullDisk(d)
 	if _, err := d.EndJob(trade.Record.ResumesAnchor.Identity, reckon); !errors.As(err, new(*UnusableError)) {
 		t.Errorf("a full disk, in a trade: %v", err)
 	}
@@ -358,16 +360,16 @@ func TestEndJobErrors(t *testing.T) {
 
 	// Beside what cannot be read, and what is over, the job's own hold is found.
 	w, job, d = set(t)
-	unreadable := w.actor(shared).gets()
 	over := w.actor(shared, ttl(time.Minute))
 	told := over.gets().Record
 	told.Anchor = job.hold.Record.Anchor
 	w.entrust(over.hold, &told)
+	unreadable := w.actor(shared).gets().entry
 	w.pass(time.Minute)
-	w.write(unreadable.entry.name()+recordSuffix, "{")
 	if err := over.d.writeNote(over.hold.entry, func(n *note) { n.Takeover = TTLExpired }); err != nil {
 		t.Fatal(err)
 	}
+	w.write(unreadable.name()+recordSuffix, "{")
 	if ended, err := d.EndJob(job.hold.Record.Anchor.Identity, reckon); err != nil || len(ended) != 1 || ended[0].ID() != job.id {
 		t.Errorf("ended %+v, %v", ended, err)
 	}

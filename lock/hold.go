@@ -19,8 +19,7 @@ func (h *Hold) own() (n note, ok bool) {
 	if unix.Fstat(h.lockFD, &mine) != nil { // released
 		return n, false
 	}
-	ok = unix.Fstatat(h.d.fd, h.entry.name()+lockSuffix, &named, unix.AT_SYMLINK_NOFOLLOW) == nil &&
-		mine.Dev == named.Dev && mine.Ino == named.Ino
+	ok = unix.Fstatat(h.d.fd, h.entry.name()+lockSuffix, &named, unix.AT_SYMLINK_NOFOLLOW) == nil && sameInode(&mine, &named)
 	if mine.Size > 0 {
 		if b, err := readUpTo(h.lockFD, maxNote); err == nil {
 			n = parseNote(b)
@@ -145,8 +144,12 @@ func (h *Hold) Release() error {
 // none: whoever comes now locks something else.
 func (d *Dir) moved() bool {
 	var mine, named unix.Stat_t
-	return unix.Fstat(d.fd, &mine) == nil &&
-		(unix.Stat(d.Path, &named) != nil || mine.Dev != named.Dev || mine.Ino != named.Ino)
+	return unix.Fstat(d.fd, &mine) == nil && (unix.Stat(d.Path, &named) != nil || !sameInode(&mine, &named))
+}
+
+func sameInode(a, b *unix.Stat_t) bool {
+	return a.Ino == b.Ino &&
+		a.Dev == b.Dev
 }
 
 // evict takes the host from a holder that lives past its own ttl, or is dead

@@ -96,15 +96,8 @@ func (h *Hold) handOver(told Record, in func()) (err error) {
 	if _, err := ours.Write(append(orders, '\n')); err != nil {
 		return err
 	}
-	answer, err := bufio.NewReader(ours).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
+	if err := hearReady(ours); err != nil {
 		return err
-	}
-	if answer = strings.TrimSpace(answer); answer != keeperReady {
-		if answer == "" {
-			answer = "it ended before it was ready"
-		}
-		return errors.New(answer)
 	}
 	if err := h.become(told, in); err != nil {
 		return err
@@ -115,6 +108,20 @@ func (h *Hold) handOver(told Record, in func()) (err error) {
 	unix.Close(h.lockFD)
 	h.lockFD = -1
 	return nil
+}
+
+// hearReady waits for what a keeper says first; the error is why it cannot keep.
+func hearReady(keeper io.Reader) error {
+	said, err := bufio.NewReader(keeper).ReadString('\n')
+	switch said = strings.TrimSpace(said); {
+	case said == keeperReady:
+		return nil
+	case said != "":
+		return errors.New(said)
+	case err == nil || err == io.EOF:
+		return errors.New("it ended before it was ready")
+	}
+	return err
 }
 
 // become replaces the record, in one session.
@@ -163,7 +170,7 @@ func spawnKeeper(h *Hold, pipe int) (pid int, err error) {
 func closeOnExec() {
 	if names, err := os.ReadDir("/proc/self/fd"); err == nil {
 		for _, n := range names {
-			if fd, err := strconv.Atoi(n.Name()); err == nil && fd > 2 {
+			if fd, _ := strconv.Atoi(n.Name()); fd > 2 {
 				unix.CloseOnExec(fd)
 			}
 		}
@@ -193,10 +200,9 @@ func Keep() int {
 		if unix.Fstat(fd, &st) != nil {
 			return 1 // started by hand: there is nothing to keep
 		}
-		unix.CloseOnExec(fd)
 	}
 	pipe := os.NewFile(keeperPipeFD, "taker")
-	k, err := newKeeper(pipe, os.Args[2:])
+	k, err := newKeeper(pipe, keeperDirFD, os.Args[2:])
 	if err != nil {
 		fmt.Fprintln(pipe, Flatten(err.Error(), MaxText))
 		return 1
@@ -231,9 +237,10 @@ type keeper struct {
 	vigil    vigil
 }
 
-// newKeeper is the keeper of the ticket that its arguments name, by a record that it
-// reads from the taker: what the ticket's will be once it has taken over.
-func newKeeper(pipe io.Reader, args []string) (*keeper, error) {
+// newKeeper is the keeper of the ticket that its arguments name, in the directory that
+// is open as dir, by a record that it reads from the taker: what the ticket's will be
+// once it has taken over.
+func newKeeper(pipe io.Reader, dir int, args []string) (*keeper, error) {
 	if len(args) != 2 {
 		return nil, errNotTold
 	}
@@ -250,7 +257,7 @@ func newKeeper(pipe io.Reader, args []string) (*keeper, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNotTold, err)
 	}
-	d := &Dir{Location: Location{Path: args[0]}, fd: keeperDirFD, uid: unix.Geteuid(), host: thisHost()}
+	d := &Dir{Location: Location{Path: args[0]}, fd: dir, uid: unix.Geteuid(), host: thisHost()}
 	k := &keeper{hold: &Hold{Record: *told, d: d, entry: e, lockFD: keeperLockFD}, anchor: told.Anchor.Identity, anchorFD: -1, taker: in}
 	if !d.watchFile(&k.vigil, e) {
 		k.vigil.within(blindLook)

@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -207,6 +209,129 @@ func (h *host) identity(pid int) proc.Identity {
 	return id
 }
 
+// A hold is handed over whole or not at all: until the keeper has it, it is the taker's.
+func TestHandOver(t *testing.T) {
+	h := newHost(t)
+	anchor := plain(t, "idle")
+	party := Party{Identity: h.identity(anchor.Process.Pid), UID: unix.Getuid(), Comm: "anchor"}
+	for name, tt := range map[string]struct {
+		set  func(hold *Hold, anchor *Party)
+		says string
+	}{
+		"to a dead process": {func(_ *Hold, anchor *Party) { anchor.Start, anchor.PIDFSIno = 1, 1 }, ErrAnchorGone.Error()},
+		"on a full disk":    {func(hold *Hold, _ *Party) { fullDisk(hold.d) }, unix.ENOSPC.Error()},
+	} {
+		hold, err := h.acquire()
+		if err != nil {
+			t.Fatal(err)
+		}
+		fd, was := hold.lockFD, hold.Record
+		to := party
+		tt.set(hold, &to)
+		if err := hold.HandOver(to); err == nil || !strings.HasPrefix(err.Error(), "the hold cannot be handed to a keeper: ") || !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, k := range h.keepers() {
+			if status := ends(t, k); status != 1 {
+				t.Errorf("%s: the keeper ended with status %d", name, status)
+			}
+		}
+		if v := h.want(HeldNow); v.Holders[0].ID() != was.ID || !v.Holders[0].Record.Embodied() || hold.lockFD != fd || hold.Record.Anchor != was.Anchor {
+			t.Errorf("%s: %+v", name, v.Holders[0].Record)
+		}
+		if err := hold.Release(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// A limit is on what is done with the host: it counts from now. How long a hold
+	// without one lasted counts from when it was taken.
+	for _, limit := range []time.Duration{0, time.Hour} {
+		hold, err := h.acquire(ttl(limit))
+		if err != nil {
+			t.Fatal(err)
+		}
+		taken := *hold.Record.HeldAt
+		if err := hold.HandOver(party); err != nil {
+			t.Fatal(err)
+		}
+		keepers := h.keepers()
+		r := h.want(HeldNow).Holders[0].Record
+		if later := r.HeldAt.Boot > taken.Boot; later != (limit > 0) {
+			t.Errorf("ttl %s: held since %v, taken %v", limit, r.HeldAt.Boot, taken.Boot)
+		}
+		if len(keepers) != 1 || r.Anchor != party || r.Body.PID != keepers[0] || r.Body.UID != unix.Getuid() || r.Body.Comm != "hostlock" || hold.lockFD != -1 {
+			t.Errorf("kept by %v: %+v for %+v", keepers, r.Body, r.Anchor)
+		}
+		if _, err := hold.d.Release(r.ID, Caller{UID: unix.Getuid()}, false); err != nil {
+			t.Fatal(err)
+		}
+		for _, k := range keepers {
+			ends(t, k)
+		}
+	}
+	// Taken away meanwhile, there is nothing to hand over.
+	hold, err := h.acquire()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := hold.d.remove(hold.entry); err != nil {
+		t.Fatal(err)
+	}
+	if err := hold.HandOver(party); !errors.As(err, new(*TakenOverError)) {
+		t.Errorf("%v", err)
+	}
+	for _, k := range h.keepers() {
+		ends(t, k)
+	}
+	h.want(Free)
+}
+
+// Only a trade has a job to ask for. Of any other hold whose anchor dies while it is
+// handed over its keeper gives notice, and the next is told of a dead holder.
+func TestHandOverToOneThatDies(t *testing.T) {
+	w := newWorld(t)
+	h := w.actor().gets()
+	told := h.Record
+	told.Anchor, told.Body = Party{Identity: w.identity(7)}, Party{Identity: w.identity(8)}
+	if err := h.become(told, nil); err != nil {
+		t.Errorf("%v", err)
+	}
+	w.want(Stale)
+}
+
+// What a keeper says first.
+func TestHearReady(t *testing.T) {
+	for said, want := range map[string]string{
+		"ready\n":         "",
+		"ready":           "",
+		"":                "it ended before it was ready",
+		"\n":              "it ended before it was ready",
+		"no such thing\n": "no such thing",
+		"half a sent":     "half a sent",
+	} {
+		got := ""
+		if err := hearReady(strings.NewReader(said)); err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%q: %q, want %q", said, got, want)
+		}
+	}
+	if err := hearReady(iotest.ErrReader(unix.ECONNRESET)); !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("%v", err)
+	}
+}
+
+// Started by hand, a keeper has nothing to keep, and touches nothing.
+func TestKeeperByHand(t *testing.T) {
+	c := exec.Command("/proc/self/exe", KeeperCommand)
+	c.Env = []string{"GORACE=atexit_sleep_ms=0"}
+	var exit *exec.ExitError
+	if out, err := c.CombinedOutput(); !errors.As(err, &exit) || exit.ExitCode() != 1 || len(out) > 0 {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
 // What makes a keeper end, by one look.
 func TestKeeperIsOver(t *testing.T) {
 	forged := func(h *Hold) error {
@@ -331,9 +456,63 @@ func TestKeeperOrders(t *testing.T) {
 		{"", []string{"/x", name}}, {good, []string{"/x", name}}, {"{}\n", []string{"/x", name}}, {"{\n", []string{"/x", name}},
 		{good + "\n", []string{"/x", "x7"}}, {good + "\n", []string{"/x", entry{kindExclusive, 8}.name()}}, {good + "\n", []string{"/x"}}, {good + "\n", nil},
 	} {
-		if k, err := newKeeper(strings.NewReader(tt.said), tt.args); err == nil || !strings.Contains(err.Error(), "was not told") {
+		if k, err := newKeeper(strings.NewReader(tt.said), -1, tt.args); err == nil || !strings.Contains(err.Error(), "was not told") {
 			t.Errorf("%q, %q: %+v, %v", tt.said, tt.args, k, err)
 		}
+	}
+}
+
+// What wakes a keeper: the end of its anchor and a change of its ticket; only for what
+// cannot be watched it has a clock.
+func TestKeeperWatches(t *testing.T) {
+	h := newHost(t)
+	hold, err := h.acquire()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name  string
+		set   func(told *Record, ticket *string, anchor *helper)
+		fds   int
+		limit time.Duration
+		err   error
+	}{
+		{"both", func(*Record, *string, *helper) {}, 2, 0, nil},
+		{"no ticket", func(told *Record, ticket *string, _ *helper) {
+			told.Seq, *ticket = 99, entry{kindExclusive, 99}.name()
+		}, 1, 5 * time.Second, nil},
+		{"an anchor out of sight", func(told *Record, _ *string, _ *helper) { told.Anchor.PIDNS++ }, 1, 5 * time.Second, nil},
+		{"an anchor that has died", func(_ *Record, _ *string, anchor *helper) { anchor.killed(t) }, 0, 0, ErrAnchorGone},
+	} {
+		anchor := plain(t, "idle")
+		told, ticket := hold.Record, hold.entry.name()
+		told.Anchor = Party{Identity: h.identity(anchor.Process.Pid)}
+		tt.set(&told, &ticket, anchor)
+		k, err := newKeeper(strings.NewReader(string(encoded(t, &told, nil))+"\n"+keeperCommit+"\n"), hold.d.fd, []string{h.path, ticket})
+		if !errors.Is(err, tt.err) {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+		if err != nil {
+			continue
+		}
+		if word := k.lastWord(); word != keeperCommit {
+			t.Errorf("%s: heard %q", tt.name, word)
+		}
+		if len(k.vigil.fds) != tt.fds || k.limit() != tt.limit {
+			t.Errorf("%s: %d descriptors, %s; want %d, %s", tt.name, len(k.vigil.fds), k.limit(), tt.fds, tt.limit)
+		}
+		if tt.name == "both" {
+			if ready(k.anchorFD) {
+				t.Error("its anchor lives, and it takes it for dead")
+			}
+			anchor.killed(t)
+			// Whatever its number says by now: the descriptor names the one that died.
+			k.hold.d.host.look = func(proc.Identity) proc.Liveness { return proc.Running }
+			if !ready(k.anchorFD) || !k.over() {
+				t.Error("its anchor has died, and it keeps on")
+			}
+		}
+		k.vigil.close()
 	}
 }
 

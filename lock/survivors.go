@@ -70,9 +70,11 @@ type Survivors struct {
 
 // LookForSurvivors looks once, for idleWindow if there are any, at what dead
 // holders left running. It signals nobody.
-func LookForSurvivors(dead []*Ticket) Survivors {
+func LookForSurvivors(dead []*Ticket) Survivors { return lookForSurvivors(dead, proc.Carrying) }
+
+func lookForSurvivors(dead []*Ticket, carrying func(func([]byte) bool) ([]proc.Process, int)) Survivors {
 	var s Survivors
-	found, unreadable := proc.Carrying(leftBehind(dead))
+	found, unreadable := carrying(leftBehind(dead))
 	s.Unreadable = unreadable
 	ids := make([]proc.Identity, 0, len(found))
 	var who []proc.Process
@@ -130,11 +132,11 @@ func traceable(dead []*Ticket) bool {
 // drain waits for what dead holders left running, kills nobody, and returns
 // the record's word for what it found. Idle daemons are named and left.
 func (a *attempt) drain(ctx context.Context, dead []*Ticket) (string, error) {
-	drained := make(map[int]bool)
+	drained := make(map[int]struct{})
 	for {
 		s := a.d.host.survivors(dead)
 		for _, p := range s.ended {
-			drained[p] = true
+			drained[p] = struct{}{}
 		}
 		for _, p := range s.Idle {
 			a.say("left running by the dead holder, idle, and let be: " + p)
@@ -165,10 +167,9 @@ func (a *attempt) drain(ctx context.Context, dead []*Ticket) (string, error) {
 			return "", &BusyError{Reason: "the last holder died and left running: " + join(names)}
 		}
 		a.say("waiting for what a dead holder left running: " + join(names))
-		vigil := a.d.watchSurvivors(s.busy, left, drained)
-		// The look took a second: the deadline may have passed in it.
-		if rest := a.deadline - a.d.host.now().Boot; rest > 0 {
-			vigil.within(rest)
+		rest := a.deadline - a.d.host.now().Boot
+		vigil := a.d.watchSurvivors(s.busy, min(left, rest), drained)
+		if rest > 0 { // the look took a second: the deadline may have passed in it
 			vigil.wait(a.waker, a.own)
 		}
 		vigil.close()
@@ -180,12 +181,12 @@ func (a *attempt) drain(ctx context.Context, dead []*Ticket) (string, error) {
 
 // watchSurvivors sets up the vigil over survivors, and enters those that it will see
 // end among the drained.
-func (d *Dir) watchSurvivors(busy []proc.Identity, left time.Duration, drained map[int]bool) *vigil {
+func (d *Dir) watchSurvivors(busy []proc.Identity, left time.Duration, drained map[int]struct{}) *vigil {
 	v := new(vigil)
 	v.within(min(left, drainLook))
 	for _, id := range busy {
 		if d.watchProcess(v, id) {
-			drained[id.PID] = true
+			drained[id.PID] = struct{}{}
 		} else {
 			v.within(blindLook)
 		}

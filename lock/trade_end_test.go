@@ -28,6 +28,13 @@ func TestTradeOfAnEndedJobIsReleased(t *testing.T) {
 				w := newWorld(t)
 				job := w.job()
 				h := w.actor(within(job.id)).gets()
+				d, _ := w.process()
+				if _, err := d.EndJob(w.identity(7), func(*Record) {}); err != nil { // another
+					t.Fatal(err)
+				}
+				if h.hearOfJobEnd(); h.Record.JobEndedAt != nil {
+					t.Error("it hears of the end of another job")
+				}
 				end(t, w, *h.Record.ResumesAnchor)
 				// What the trade itself writes does not undo it.
 				if writes {
@@ -69,13 +76,13 @@ func TestTradeHearsOfItsJobsEnd(t *testing.T) {
 			if os.Getuid() != 0 {
 				h.d.uid++
 			} else if err := os.Chown(w.file(h.entry.name()+recordSuffix), 65534, -1); err != nil {
-				t.Fatal(err)
+				w.t.Fatal(err)
 			}
 		}, false},
 		{"root's word", func(w *world, h *Hold) {
 			w.editRecord(h.entry, func(m map[string]any) { m["job_ended_at"] = w.clock })
 			if os.Getuid() != 0 {
-				t.Skip("needs root")
+				w.t.Skip("needs root")
 			}
 			h.d.uid = 65534
 		}, true},
@@ -86,7 +93,7 @@ func TestTradeHearsOfItsJobsEnd(t *testing.T) {
 			}
 			h.d.uid = 65534
 			if err := os.Chown(w.file(h.entry.name()+recordSuffix), 65534, -1); err != nil {
-				t.Fatal(err)
+				w.t.Fatal(err)
 			}
 		}, true},
 	} {

@@ -129,8 +129,26 @@ func TestBusyBetweenTheEnds(t *testing.T) {
 	if runnable(math.MaxInt32) {
 		t.Error("what is not there is runnable")
 	}
-	if _, ok := ticksOf(Identity{PID: math.MaxInt32}); ok {
-		t.Error("what is not there has ticks")
+	if s := sampleOf(Identity{PID: math.MaxInt32}); s != (sample{life: Gone}) {
+		t.Errorf("what is not there: %+v", s)
+	}
+	for _, tt := range []struct {
+		name          string
+		before, after sample
+		want          float64
+	}{
+		{"half a core", sample{ok: true, ticks: 100}, sample{ok: true, ticks: 150}, 0.5},
+		{"it waits for a core at the end", sample{ok: true}, sample{ok: true, ticks: 50, runnable: true}, 0.5},
+		{"it waited for a core at the beginning", sample{ok: true, runnable: true}, sample{ok: true, ticks: 50}, 0.5},
+		{"it waits at both", sample{ok: true, runnable: true}, sample{ok: true, ticks: 50, runnable: true}, 1},
+		{"unreadable at the beginning", sample{life: Alive}, sample{ok: true, life: Alive, ticks: 50}, math.Inf(1)},
+		{"unreadable at the end", sample{ok: true, life: Alive, ticks: 50}, sample{life: Alive}, math.Inf(1)},
+		{"out of sight", sample{}, sample{}, math.Inf(1)},
+		{"gone meanwhile", sample{ok: true, life: Alive, ticks: 50}, sample{life: Gone}, 0},
+	} {
+		if got := coresBetween(tt.before, tt.after, time.Second); got != tt.want {
+			t.Errorf("%s: %v cores, want %v", tt.name, got, tt.want)
+		}
 	}
 }
 

@@ -206,6 +206,26 @@ func TestQuotaAbove(t *testing.T) {
 	}
 }
 
+// Of which cgroup the limit is asked.
+func TestQuotaIn(t *testing.T) {
+	const mounts = "1 2 0:26 / /cg rw - cgroup cgroup rw,cpu\n"
+	files := fakeFiles(map[string]string{"/cg/a/cpu.cfs_quota_us": "250000\n", "/cg/a/cpu.cfs_period_us": "100000\n",
+		"/cg/cpu.cfs_quota_us": "50000\n", "/cg/cpu.cfs_period_us": "100000\n"})
+	for _, tt := range []struct {
+		name, own, mounts string
+		cores             float64
+		ok                bool
+	}{
+		{"ours", "3:cpu:/a\n", mounts, 0.5, true},
+		{"no cgroup is told", "", mounts, 0, false},
+		{"not mounted", "3:cpu:/a\n", "", 0, false},
+	} {
+		if cores, ok := quotaIn(files, []byte(tt.own), []byte(tt.mounts)); cores != tt.cores || ok != tt.ok {
+			t.Errorf("%s: %v, %v, want %v, %v", tt.name, cores, ok, tt.cores, tt.ok)
+		}
+	}
+}
+
 // What ignores SIGCHLD, told while it runs and of its zombie.
 func TestLosesChildren(t *testing.T) {
 	for _, tt := range []struct {

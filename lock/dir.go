@@ -40,6 +40,8 @@ type seam struct {
 	look     func(proc.Identity) proc.Liveness
 	open     func(proc.Identity) (pidfd int, l proc.Liveness)
 	runnable func() (int, error)
+	// keep leaves a hold to a keeper, which is another process.
+	keep func(h *Hold, told Record, in func()) error
 }
 
 func thisHost() seam {
@@ -50,6 +52,7 @@ func thisHost() seam {
 		look:     proc.Look,
 		open:     proc.Open,
 		runnable: proc.Runnable,
+		keep:     (*Hold).handOver,
 	}
 }
 

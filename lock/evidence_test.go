@@ -214,7 +214,7 @@ func TestJudge(t *testing.T) {
 
 		{"unmeasurable", func(m *Measures, _ *Bounds, _ *Facts) { *m = Measures{} }, VerdictUnknown, "unmeasurable", ""},
 		{"too short", func(m *Measures, _ *Bounds, _ *Facts) { *m.WindowSeconds = 0.0499 }, VerdictUnknown, "window_too_short", "The window of 49 ms is too short to be measured: it takes at least 50 ms."},
-		{"much too short", func(m *Measures, _ *Bounds, _ *Facts) { *m.WindowSeconds = 0.002 }, VerdictUnknown, "window_too_short", "The window of 2 ms"},
+		{"much too short", func(m *Measures, _ *Bounds, _ *Facts) { *m.WindowSeconds = 0.02999 }, VerdictUnknown, "window_too_short", "The window of 29 ms"},
 		{"50 ms", func(m *Measures, _ *Bounds, _ *Facts) { *m.WindowSeconds = 0.05 }, Clean, "", ""},
 		{"children lost", func(m *Measures, _ *Bounds, f *Facts) {
 			f.Lost = true

@@ -15,13 +15,13 @@ import (
 func Busy(ps []Identity, window time.Duration) []float64 {
 	before := make([]sample, len(ps))
 	for i, id := range ps {
-		before[i] = sampleOf(id)
+		before[i] = sampleOf(id, readStat)
 	}
 	start := time.Now()
 	time.Sleep(window)
 	cores := make([]float64, len(ps))
 	for i, id := range ps {
-		after := sampleOf(id)
+		after := sampleOf(id, readStat)
 		cores[i] = coresBetween(before[i], after, time.Since(start))
 	}
 	return cores
@@ -51,8 +51,8 @@ func coresBetween(before, after sample, elapsed time.Duration) float64 {
 
 // sampleOf looks at this process and at no later one with its pid: it lives after
 // its stat was read.
-func sampleOf(id Identity) sample {
-	s, err := readStat(id.PID)
+func sampleOf(id Identity, stat func(pid int) (stat, error)) sample {
+	s, err := stat(id.PID)
 	life := Look(id)
 	if err != nil || life == Gone || life == Unknown {
 		return sample{life: life}

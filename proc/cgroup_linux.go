@@ -12,14 +12,8 @@ import (
 // mounted, or no limit can be seen but the top of what is mounted is not the top of
 // the machine's, where a container's own limit may be. A limit that can be seen
 // counts, though one further up may be tighter.
-func cpuQuota(fs kernelFiles) (cores float64, ok bool) {
-	// What cannot be read names no cgroup, and no mount.
-	own, _ := fs("/proc/self/cgroup", 16<<10)
-	mounts, _ := readFile("/proc/self/mountinfo", 1<<20)
-	return quotaIn(fs, own, mounts)
-}
-
-func quotaIn(fs kernelFiles, own, mountinfo []byte) (cores float64, ok bool) {
+func cpuQuota(fs kernelFiles, mountinfo []byte) (cores float64, ok bool) {
+	own, _ := fs("/proc/self/cgroup", 16<<10) // what cannot be read names no cgroup
 	cg, err := parseCgroup(own)
 	if err != nil {
 		return 0, false

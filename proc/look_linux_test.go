@@ -64,29 +64,32 @@ func TestOpen(t *testing.T) {
 	}
 }
 
+func countFDs(t *testing.T) int {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(fds)
+}
+
 func TestOpenLeaksNothing(t *testing.T) {
 	_, id := holder(t)
 	recycled := id
 	recycled.PIDFSIno++
-	count := func() int {
-		fds, err := os.ReadDir("/proc/self/fd")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(fds)
-	}
 	Look(id)
-	before := count()
+	before := countFDs(t)
 	for range 50 {
 		Look(id)
 		Look(recycled)
 		Look(bare(id))
 		Identify(id.PID)
 		Stat(id.PID)
+		numbered("/proc/self/task")
 	}
 	Carrying(func([]byte) bool { return false })
 	Descendants(1)
-	if after := count(); after > before+5 { // the runtime may open some of its own
+	if after := countFDs(t); after > before+5 { // the runtime may open some of its own
 		t.Errorf("%d descriptors before, %d after", before, after)
 	}
 }
@@ -107,10 +110,10 @@ func TestZombie(t *testing.T) {
 	wantLook(t, "zombie of which only the pid is known", Identity{PID: id.PID}, Gone)
 	k := linux
 	k.pidfdOpen = func(int) (int, error) { return -1, unix.EMFILE }
-	if _, l, _ := look(id, Here(), k, false); l != Gone {
+	if _, l, _ := look(id, Here(), k); l != Gone {
 		t.Errorf("zombie without a pidfd: %v, want gone", l)
 	}
-	if _, l, _ := look(control, Here(), k, false); l != Running {
+	if _, l, _ := look(control, Here(), k); l != Running {
 		t.Errorf("live process without a pidfd: %v, want running", l)
 	}
 	if _, err := Identify(id.PID); !errors.Is(err, ErrGone) {
@@ -143,7 +146,7 @@ func TestLeaderless(t *testing.T) {
 	noPidfd.pidfdOpen = func(int) (int, error) { return -1, unix.EPERM }
 	wantLook(t, "leader gone", id, Alive)
 	wantLook(t, "leader gone, by start time", bare(id), Alive)
-	if _, l, _ := look(id, Here(), noPidfd, false); l != Running {
+	if _, l, _ := look(id, Here(), noPidfd); l != Running {
 		t.Errorf("leader gone, without a pidfd: %v, want running", l)
 	}
 	if id2, err := Identify(id.PID); err != nil || id2 != id {
@@ -152,7 +155,7 @@ func TestLeaderless(t *testing.T) {
 	h.in.Close()
 	waitDead(t, id.PID)
 	wantLook(t, "last thread gone", id, Gone)
-	if _, l, _ := look(id, Here(), noPidfd, false); l != Gone {
+	if _, l, _ := look(id, Here(), noPidfd); l != Gone {
 		t.Errorf("last thread gone, without a pidfd: %v, want gone", l)
 	}
 }
@@ -222,7 +225,7 @@ func TestThreadID(t *testing.T) {
 		if tid == os.Getpid() {
 			continue
 		}
-		if _, _, e := look(Identity{PID: tid}, Here(), linux, false); e.pidfd == refused {
+		if _, _, e := look(Identity{PID: tid}, Here(), linux); e.pidfd == refused {
 			t.Skip("this kernel does not tell a thread's id from a bad argument")
 		}
 		wantLook(t, "thread", Identity{PID: tid}, Gone)
@@ -322,7 +325,7 @@ func TestFallbacks(t *testing.T) {
 			for _, change := range tt.k {
 				change(&k)
 			}
-			fd, l, _ := look(id, tt.here, k, false)
+			fd, l, _ := look(id, tt.here, k)
 			if l != tt.want {
 				t.Errorf("%v, want %v", l, tt.want)
 			}
@@ -348,14 +351,14 @@ func TestLookIsLazy(t *testing.T) {
 	k := linux
 	k.stat = func(int) (stat, error) { t.Error("read stat"); return stat{}, unix.EACCES }
 	k.exists = func(int) answer { t.Error("asked kill"); return unasked }
-	if fd, l, _ := look(id, Here(), k, false); l != Alive {
+	if fd, l, _ := look(id, Here(), k); l != Alive {
 		t.Errorf("%v, want alive", l)
 	} else {
 		unix.Close(fd)
 	}
 	k.pidfdOpen = func(int) (int, error) { t.Error("opened a pidfd"); return -1, unix.EMFILE }
 	id.BootID = "another"
-	if _, l, _ := look(id, Here(), k, false); l != Gone {
+	if _, l, _ := look(id, Here(), k); l != Gone {
 		t.Errorf("other boot: %v, want gone", l)
 	}
 }

@@ -72,7 +72,7 @@ func TestStatLine(t *testing.T) {
 			t.Errorf("state %q: %+v, %v", state, s, err)
 		}
 	}
-	for _, line := range []string{"(x) S" + rest, "42 )x( S" + rest, "42 (x)S" + rest, "42 (x", "42 x) S" + rest, "42 (x) ", "42 (x)", "4 2 (x) S" + rest, "-  (x) S" + rest, "42 (x) S 0 1 2"} {
+	for _, line := range []string{"(x) S" + rest, "42 )x( S" + rest, "42 (x)S" + rest, "42 (x)-S" + rest, "42 (x", "42 x) S" + rest, "42 (x) ", "42 (x)", "4 2 (x) S" + rest, "-  (x) S" + rest, "42 (x) S 0 1 2"} {
 		if s, err := parseStat([]byte(line)); err == nil {
 			t.Errorf("%q: %+v", line, s)
 		}

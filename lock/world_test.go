@@ -25,6 +25,7 @@ type world struct {
 	life  map[int]proc.Liveness // by pid; absent: Gone
 	next  int
 	mtime map[string]time.Time // of each .lock, as last stamped
+	asked int                  // how often whether somebody lives
 	kept  map[int]int          // the descriptor of the ticket that each keeper has, by its pid
 }
 
@@ -77,6 +78,7 @@ func (w *world) stamp() {
 func (w *world) lives(pid int, l proc.Liveness) { w.life[pid] = l }
 
 func (w *world) look(id proc.Identity) proc.Liveness {
+	w.asked++
 	if l, ok := w.life[id.PID]; ok {
 		return l
 	}

@@ -1,9 +1,11 @@
 package proc
 
 import (
+	"encoding/json"
 	"errors"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -506,6 +508,52 @@ func TestOtherUser(t *testing.T) {
 			}
 			if r.Kill[0] != yes || r.Kill[2] != no {
 				t.Errorf("exists: %v of the live one, %v of the dead, want yes, no", r.Kill[0], r.Kill[2])
+			}
+		})
+	}
+}
+
+// The same without another user, for whom it takes root: what /proc hides is like
+// another user's to those of its own. Nothing of it is evidence of death.
+func TestHiddenProcess(t *testing.T) {
+	if groups, err := os.Getgroups(); err != nil || os.Getgid() == 0 || slices.Contains(groups, 0) {
+		t.Skip("from group 0 nothing is hidden; TestOtherUser is for root")
+	}
+	inode := "running"
+	if Self().PIDFSIno != 0 {
+		inode = "alive"
+	}
+	for _, tt := range []struct{ options, whole, start string }{
+		{"", "alive", "alive"},
+		{"hidepid=1", inode, "running"},
+		{"hidepid=2", inode, "running"},
+	} {
+		t.Run(tt.options, func(t *testing.T) {
+			c := helperCmd("hidden", mountEnv+"="+tt.options)
+			c.SysProcAttr = &syscall.SysProcAttr{
+				Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS,
+				// Not root, who would get every capability by its exec; one mounts.
+				UidMappings: []syscall.SysProcIDMap{{ContainerID: 1000, HostID: os.Getuid(), Size: 1}},
+				GidMappings: []syscall.SysProcIDMap{{ContainerID: 1000, HostID: os.Getgid(), Size: 1}},
+				AmbientCaps: []uintptr{unix.CAP_SYS_ADMIN},
+			}
+			h := start(t, c)
+			var r looked
+			if err := json.Unmarshal([]byte(h.line(t)), &r); err != nil {
+				t.Fatal(err)
+			}
+			if want := []string{tt.whole, tt.start, "gone"}; !slices.Equal(r.Is, want) {
+				t.Errorf("it, it by its start time, and a dead one: %v, want %v", r.Is, want)
+			}
+			if r.Kill[0] != yes || r.Kill[2] != no {
+				t.Errorf("exists: %v of it, %v of the dead one", r.Kill[0], r.Kill[2])
+			}
+			var found carried
+			if err := json.Unmarshal([]byte(h.line(t)), &found); err != nil {
+				t.Fatal(err)
+			}
+			if found.Found != nil || found.Unreadable == 0 {
+				t.Errorf("%+v, want nothing found, some unreadable", found)
 			}
 		})
 	}

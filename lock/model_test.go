@@ -42,7 +42,8 @@ type member struct {
 	lookedAt time.Duration
 	inside   bool // by then, the hold of its job was there
 
-	anchor, keeper int // pids, once a keeper has it
+	anchor, keeper int  // pids, once a keeper has it
+	ended          bool // its job's last hook has run
 	greyAt         time.Duration
 	forgedAt       time.Duration // somebody claimed that it is unseen; 0: nobody
 	tickets        []entry       // that it ever had
@@ -190,8 +191,8 @@ func (x *model) released(m *member, h *Hold, err error) {
 		return
 	}
 	back := h.Record.ID == job.id
-	if _, lives := x.w.life[job.anchor]; back != (lives && err == nil) {
-		x.t.Fatalf("%s has traded for %s, whose process lives %v: after its release (%v) the job holds %v", m.name, job.name, lives, err, back)
+	if _, lives := x.w.life[job.anchor]; back != (lives && !job.ended && err == nil) {
+		x.t.Fatalf("%s has traded for %s, whose process lives %v, ended %v: after its release (%v) the job holds %v", m.name, job.name, lives, job.ended, err, back)
 	}
 	if !back {
 		x.leaves(m)
@@ -725,6 +726,17 @@ func runModel(t *rapid.T, tb testing.TB) {
 				delete(w.life, m.keeper)
 			}
 			m.greyAt = w.clock.Boot
+		},
+		"end job": func(t *rapid.T) { // while its trade waits or runs
+			x.t = t
+			m := x.pick("end", func(m *member) bool { return m.phase == away })
+			d, _ := w.process()
+			defer d.Close()
+			if held, err := d.EndJob(w.identity(m.anchor), func(*Record) {}); err != nil || len(held) > 0 {
+				t.Fatalf("%v, %v", held, err)
+			}
+			m.ended = true
+			w.stamp()
 		},
 		"pass": func(t *rapid.T) {
 			x.t = t

@@ -97,6 +97,7 @@ type attempt struct {
 	dead     []*Ticket // passed, and not yet acknowledged
 	evicted  []*Ticket // passed alive, past their ttl
 	around   []*Record // the holds that we are inside of
+	former   *Hold     // our ticket before we lost our place
 	waker    *waker
 	follower *follower // of who is in the way; nil: none
 	loose    entry     // who had no kernel lock when we came to follow
@@ -234,7 +235,10 @@ func (a *attempt) turn() (_ *Hold, _ *vigil, _ Event, err error) {
 	if a.hold != nil && !a.stillQueued() {
 		// Removed, or passed as left: whoever passed us may hold the host. Our
 		// place is gone, our patience is not: to the end of the queue. A ticket
-		// that is noted as left must go, or we would wait for ourselves.
+		// that is noted as left must go, or we would wait for ourselves. The job
+		// that we traded for is still ours to stand for.
+		a.hold.hearOfJobEnd()
+		a.former = a.hold
 		if _, ok := a.hold.own(); ok {
 			entries = slices.DeleteFunc(entries, func(e entry) bool { return e == a.hold.entry })
 			a.drop()
@@ -403,6 +407,10 @@ func (a *attempt) take(s *session, entries []entry, c claim, admitted bool) (err
 	if req.Wait {
 		deadline := now.Add(a.deadline - now.Boot)
 		h.Record.Deadline = &deadline
+	}
+	if a.former != nil && a.former.job != nil {
+		h.standFor(a.former.job)
+		h.Record.JobEndedAt = a.former.Record.JobEndedAt
 	}
 	// Until a keeper has taken over, the hold lives and dies with us.
 	if admitted {

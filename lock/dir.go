@@ -47,6 +47,8 @@ type seam struct {
 	carrying  func(match func(environ []byte) bool) (found []proc.Process, unreadable int)
 	survivors func(dead []*Ticket) Survivors
 	write     func(fd int, b []byte, off int64) error // a disk can be full
+	// keep leaves a hold to a keeper, which is another process.
+	keep func(h *Hold, told Record, in func()) error
 }
 
 func thisHost() seam {
@@ -61,6 +63,7 @@ func thisHost() seam {
 		carrying:  proc.Carrying,
 		survivors: LookForSurvivors,
 		write:     writeAt,
+		keep:      (*Hold).handOver,
 	}
 }
 

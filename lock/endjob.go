@@ -36,9 +36,10 @@ func (d *Dir) EndJob(job proc.Identity, closing func(*Record)) ([]*Ticket, error
 		return nil, d.cannot("list it", err)
 	}
 	var ended []*Ticket
-	for _, t := range holders(entries, d.load) {
+	for _, e := range entries { // a trade may be anywhere in the queue
+		t := d.load(e)
 		r := t.Record
-		if r == nil || t.Standing == Over || t.UID != d.uid && d.uid != 0 {
+		if r == nil || t.Standing == Left || t.Standing == Over || t.UID != d.uid && d.uid != 0 {
 			continue
 		}
 		if r.ResumesAnchor != nil && r.ResumesAnchor.Same(Party{Identity: job}) {
@@ -51,7 +52,7 @@ func (d *Dir) EndJob(job proc.Identity, closing func(*Record)) ([]*Ticket, error
 			}
 			continue
 		}
-		if r.Embodied() || !r.Anchor.Same(Party{Identity: job}) {
+		if r.Phase != Held || r.Embodied() || !r.Anchor.Same(Party{Identity: job}) {
 			continue
 		}
 		ended = append(ended, t)

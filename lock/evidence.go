@@ -246,7 +246,7 @@ func Judge(m Measures, b Bounds, f Facts) (Verdict, []Finding) {
 
 // Judged measures a window and judges it.
 func Judged(opened, closed Window, own Own, b Bounds, f Facts) Evidence {
-	f.Lost = f.Lost || own.Lost
+	f.Lost = own.Lost
 	e := Evidence{Measures: Measure(opened, closed, own, b), Bounds: b}
 	e.Verdict, e.Reasons = Judge(e.Measures, b, f)
 	return e
@@ -270,7 +270,7 @@ func judgeBounds(m Measures, b Bounds, f Facts, find func(Reason, ...string)) {
 	case m.OwnCPUSeconds == nil:
 		find(OwnUnknown, "What the command itself used could not be measured.")
 	}
-	if b.MinEfficiency > 0 && m.Efficiency != nil && *m.Efficiency < b.MinEfficiency {
+	if m.Efficiency != nil && *m.Efficiency < b.MinEfficiency {
 		find(LowEfficiency, "Only ", digits(*m.Efficiency), " of the CPU time of ", digits(b.ExpectCores), " cores was used, below the bound of ", digits(b.MinEfficiency),
 			": it had to wait for CPUs, or for something else.")
 	}
@@ -278,7 +278,7 @@ func judgeBounds(m Measures, b Bounds, f Facts, find func(Reason, ...string)) {
 		return
 	}
 	switch {
-	case m.HostCPUSeconds == nil || m.ResolutionCores == nil:
+	case m.ResolutionCores == nil:
 		find(HostUnknown, "What the whole host used could not be measured.")
 	case m.ForeignCores == nil && m.OwnCPUSeconds != nil:
 		find(HostImplausible, "The host claims to have used less than the command alone: its counters are not to be believed.")
@@ -327,8 +327,10 @@ func judgeFacts(b Bounds, f Facts, find func(Reason, ...string)) {
 	}
 }
 
-func digits(v float64) string       { return strconv.FormatFloat(v, 'g', 3, 64) }
-func milliseconds(s float64) string { return strconv.FormatFloat(s*1000, 'f', 0, 64) }
+func digits(v float64) string { return strconv.FormatFloat(v, 'g', 3, 64) }
+
+// milliseconds are whole ones: what is a little too short must not read as enough.
+func milliseconds(s float64) string { return strconv.Itoa(int(s * 1000)) }
 
 // clean makes evidence that a peer wrote harmless to show.
 func (e *Evidence) clean() {

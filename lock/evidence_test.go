@@ -103,6 +103,13 @@ func TestMeasure(t *testing.T) {
 		{"the same number of other CPUs", two, func(_, c *Window, _ *Own) { c.Online = "0-2,4" }, with(whole, "idle_cores", "null", "cpus_changed", "true")},
 		{"nobody knows what was online", two, func(o, c *Window, _ *Own) { o.Online, c.Online = "", "" },
 			with(whole, "online_cores", "null", "idle_cores", "null", "cpus_changed", "null")},
+		{"as much as four CPUs can do, by the ticks", two, func(_, c *Window, _ *Own) { c.CPU.User = 4610 },
+			with(whole, "host_cpu_seconds", "41.1", "foreign_cores", "2.61", "resolution_cores", "0.036055")},
+		{"more than four CPUs can do, with what was stolen", two, func(_, c *Window, _ *Own) { c.CPU.User, c.CPU.Steal = 4650, 8150 }, with(whole, noHost...)},
+		{"our own as much as four CPUs can do, by the ticks", two, func(_, _ *Window, own *Own) { *own.CPU = 42*time.Second + 300*time.Millisecond },
+			with(whole, "own_cpu_seconds", "42.3", "own_cores", "4.23", "foreign_cores", "null", "efficiency", "2.115")},
+		{"nothing of our own", two, func(_, _ *Window, own *Own) { *own.CPU = 0 },
+			with(whole, "own_cpu_seconds", "0", "own_cores", "0", "foreign_cores", "2", "efficiency", "0")},
 		{"own unknown", two, func(_, _ *Window, own *Own) { own.CPU = nil }, with(whole, noOwn...)},
 		{"own negative", two, func(_, _ *Window, own *Own) { *own.CPU = -1 }, with(whole, noOwn...)},
 		{"own incomplete", two, func(_, _ *Window, own *Own) { own.Lost = true }, with(whole, noOwn...)},
@@ -113,12 +120,16 @@ func TestMeasure(t *testing.T) {
 		{"more pressure than time", two, func(_, c *Window, _ *Own) { *c.PressureUS = 20_000_000 }, with(whole, "pressure_share", "null")},
 		{"no throttle counters", two, func(o, c *Window, _ *Own) { o.Throttle, c.Throttle = nil, nil }, with(whole, "throttle_events", "null")},
 		{"throttle counters no more", two, func(_, c *Window, _ *Own) { c.Throttle = nil }, with(whole, "throttle_events", "null")},
+		{"a package more", two, func(_, c *Window, _ *Own) { c.Throttle[4] = 0 }, with(whole, "throttle_events", "null")},
+		{"another CPU speaks for a cool package", two, func(o, c *Window, _ *Own) { o.Throttle, c.Throttle = map[int]uint64{0: 0}, map[int]uint64{1: 5} },
+			with(whole, "throttle_events", "null")},
 		{"another CPU speaks for a package", two, func(_, c *Window, _ *Own) { c.Throttle = map[int]uint64{0: 7, 3: 9} }, with(whole, "throttle_events", "null")},
 		{"throttle ran backwards", two, func(_, c *Window, _ *Own) { c.Throttle[2] = 8 }, with(whole, "throttle_events", "null")},
 		{"another boot", two, func(_, c *Window, _ *Own) { c.BootID = "c" }, nothing},
 		{"another time namespace", two, func(_, c *Window, _ *Own) { c.TimeNS = 2 }, nothing},
 		{"time ran backwards", two, func(_, c *Window, _ *Own) { c.Mono = time.Hour - 1 }, nothing},
 		{"no time at all", two, func(_, c *Window, _ *Own) { c.Mono = time.Hour }, nothing},
+		{"opened without a clock", two, func(o, _ *Window, _ *Own) { o.Mono = 0 }, nothing},
 		{"never opened", two, func(o, _ *Window, _ *Own) { *o = Window{} }, nothing},
 		{"just under 50 ms", two, func(o, c *Window, own *Own) {
 			c.Mono = o.Mono + 50*time.Millisecond - time.Microsecond
@@ -181,6 +192,15 @@ func TestJudge(t *testing.T) {
 		{"above the bound, within the resolution", func(m *Measures, _ *Bounds, _ *Facts) { *m.ForeignCores = 0.61 }, VerdictUnknown, "too_close", "0.61 ± 0.0264"},
 		{"below the bound, within the resolution", func(m *Measures, _ *Bounds, _ *Facts) { *m.ForeignCores = 0.59 }, VerdictUnknown, "too_close", ""},
 		{"as near as can be told", func(m *Measures, _ *Bounds, _ *Facts) { *m.ForeignCores = 0.573 }, Clean, "", ""},
+		{"foreign cores at the bound, as near as can be told", func(m *Measures, b *Bounds, _ *Facts) {
+			*m.ForeignCores, *m.ResolutionCores, b.MaxForeignCores = 0.25, 0.25, 0.5
+		}, Clean, "", ""},
+		{"above the bound by the resolution", func(m *Measures, b *Bounds, _ *Facts) {
+			*m.ForeignCores, *m.ResolutionCores, b.MaxForeignCores = 0.75, 0.25, 0.5
+		}, VerdictUnknown, "too_close", ""},
+		{"steal at the bound, as near as ticks can tell", func(m *Measures, b *Bounds, _ *Facts) {
+			*m.WindowSeconds, *m.StealCores, *m.ForeignCores, *m.ResolutionCores, b.MaxForeignCores = 0.08, 0.75, 0, 0, 0.5 // a tick is 0.125 cores
+		}, Clean, "", ""},
 		{"steal", func(m *Measures, _ *Bounds, _ *Facts) { *m.StealCores = 0.61 }, Suspect, "steal", "0.61"},
 		{"steal, as near as ticks can tell", func(m *Measures, _ *Bounds, _ *Facts) { *m.StealCores = 0.6019 }, Clean, "", ""},
 		{"steal, a little nearer", func(m *Measures, _ *Bounds, _ *Facts) { *m.StealCores = 0.6021 }, Suspect, "steal", ""},
@@ -193,7 +213,8 @@ func TestJudge(t *testing.T) {
 		{"throttled, under pressure: no bound", func(m *Measures, _ *Bounds, _ *Facts) { *m.ThrottleEvents, *m.PressureShare = 1000, 1 }, Clean, "", ""},
 
 		{"unmeasurable", func(m *Measures, _ *Bounds, _ *Facts) { *m = Measures{} }, VerdictUnknown, "unmeasurable", ""},
-		{"too short", func(m *Measures, _ *Bounds, _ *Facts) { *m.WindowSeconds = 0.0499 }, VerdictUnknown, "window_too_short", "50 ms"},
+		{"too short", func(m *Measures, _ *Bounds, _ *Facts) { *m.WindowSeconds = 0.0499 }, VerdictUnknown, "window_too_short", "The window of 49 ms is too short to be measured: it takes at least 50 ms."},
+		{"much too short", func(m *Measures, _ *Bounds, _ *Facts) { *m.WindowSeconds = 0.02999 }, VerdictUnknown, "window_too_short", "The window of 29 ms"},
 		{"50 ms", func(m *Measures, _ *Bounds, _ *Facts) { *m.WindowSeconds = 0.05 }, Clean, "", ""},
 		{"children lost", func(m *Measures, _ *Bounds, f *Facts) {
 			f.Lost = true
@@ -252,6 +273,32 @@ func TestJudge(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A process that ignored SIGCHLD makes the command's own time unknown, and that is
+// said as the reason.
+func TestJudgedOfLostChildren(t *testing.T) {
+	o, c, own := window()
+	_, b, f := good()
+	for lost, want := range map[bool]string{false: "", true: "children_lost"} {
+		own.Lost = lost
+		if e := Judged(o, c, own, b, f); words(e.Reasons) != want || (e.Measures.OwnCPUSeconds == nil) != lost || e.Bounds != b {
+			t.Errorf("lost %v: %s, %+v", lost, words(e.Reasons), e)
+		}
+	}
+}
+
+func TestNumber(t *testing.T) {
+	for in, want := range map[float64]float64{0: 0, 1.5: 1.5, 1.23456789: 1.234568, -0.25: -0.25} {
+		if got := number(in); got == nil || *got != want {
+			t.Errorf("%v: %v, want %v", in, got, want)
+		}
+	}
+	for _, in := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
+		if got := number(in); got != nil {
+			t.Errorf("%v: %v", in, *got)
+		}
 	}
 }
 

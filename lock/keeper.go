@@ -60,7 +60,7 @@ func (h *Hold) HandOver(anchor Party) error {
 // entrust leaves the hold to a keeper, as the record that it is told. in, if
 // set, is what else belongs into the session in which the keeper takes over.
 func (h *Hold) entrust(told Record, in func()) error {
-	if err := h.handOver(told, in); err != nil {
+	if err := h.d.host.keep(h, told, in); err != nil {
 		return fmt.Errorf("the hold cannot be handed to a keeper: %w", err)
 	}
 	return nil

@@ -20,10 +20,10 @@ import (
 )
 
 // The queue against a model: random histories of processes that want the host,
-// get it, die between any two steps, are hidden, expire, release, while peers forge notes
-// and damage the guard. The directory, its files and flocks are real; the clock and who
-// lives are not. What must be true is said over again here, over all tickets and with
-// none of the shortcuts that admission takes.
+// get it, trade their job's share for it, die between any two steps, are hidden, expire,
+// release, while peers forge notes and damage the guard. The directory, its files, flocks
+// and watches are real; the clock and who lives are not. What must be true is said over
+// again here, over all tickets and with none of the shortcuts that admission takes.
 
 // A member is an actor as the model knows it.
 type member struct {
@@ -34,7 +34,16 @@ type member struct {
 	joined string // the hold that its ticket was taken inside of
 	outer  *member
 
-	anchor, keeper int // pids, once a keeper has it
+	// job is the shared hold that m, a step of that job, would trade for the host.
+	job    *member
+	trades bool // and has: it stands for the job, which is away
+
+	vigil    *vigil // what it watches since its last look
+	lookedAt time.Duration
+	inside   bool // by then, the hold of its job was there
+
+	anchor, keeper int  // pids, once a keeper has it
+	ended          bool // its job's last hook has run
 	greyAt         time.Duration
 	forgedAt       time.Duration // somebody claimed that it is unseen; 0: nobody
 	tickets        []entry       // that it ever had
@@ -47,13 +56,14 @@ const (
 	inQueue               // has a ticket
 	admitted              // holds; the dead it passed are not acknowledged yet
 	possessing
+	away // a job whose share is traded
 	departed
 )
 
 func (m *member) has() bool { return m.phase == admitted || m.phase == possessing }
 
 // living: its life can be seen, or its kernel lock is held.
-func (m *member) living() bool { return m.phase != departed && !m.grey() }
+func (m *member) living() bool { return m.phase != departed && m.phase != away && !m.grey() }
 
 // grey: nothing vouches for it, and nothing says that it is dead.
 func (m *member) grey() bool {
@@ -67,8 +77,20 @@ func (m *member) expired() bool {
 
 // inPlace: its ticket is there and nobody has marked it.
 func (m *member) inPlace() bool {
-	b, err := os.ReadFile(m.w.file(m.tickets[len(m.tickets)-1].name() + lockSuffix))
+	b, err := os.ReadFile(m.ticketFile())
 	return err == nil && parseNote(b).Takeover == NoTakeover
+}
+
+func (m *member) ticketFile() string {
+	return m.w.file(m.tickets[len(m.tickets)-1].name() + lockSuffix)
+}
+
+// within is the hold that m is a part of, if any.
+func (m *member) within() *member {
+	if m.job != nil {
+		return m.job
+	}
+	return m.outer
 }
 
 // solid holds cannot be taken from.
@@ -102,6 +124,88 @@ type model struct {
 	w    *world
 	all  []*member
 	told map[string][]string // id → who reported its takeover
+	pidf map[int]int         // what stands for a process's pidfd
+}
+
+// open gives out what turns readable when the process dies.
+func (x *model) open(id proc.Identity) (int, proc.Liveness) {
+	l := x.w.look(id)
+	if l != proc.Alive && l != proc.Running {
+		return -1, l
+	}
+	fd, ok := x.pidf[id.PID]
+	if !ok {
+		var err error
+		if fd, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+			x.t.Fatal(err)
+		}
+		x.pidf[id.PID] = fd
+	}
+	fd, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	return fd, l
+}
+
+// woken: something that m watches has happened, or it looks again by the clock.
+func (x *model) woken(m *member) bool {
+	for pid, fd := range x.pidf {
+		if _, lives := x.w.life[pid]; !lives {
+			_, _ = unix.Write(fd, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+		}
+	}
+	now := x.w.clock.Boot
+	return m.vigil == nil || now >= m.deadline || m.vigil.limit > 0 && now-m.lookedAt >= m.vigil.limit ||
+		slices.ContainsFunc(m.vigil.fds, func(f unix.PollFd) bool { return ready(int(f.Fd)) })
+}
+
+// leaves: m has neither a ticket nor will it have one; nor has the job that it
+// stands for.
+func (x *model) leaves(m *member) {
+	if m.vigil != nil {
+		m.vigil.close()
+		m.vigil = nil
+	}
+	m.phase = departed
+	if m.trades {
+		m.trades, m.job.phase = false, departed
+	}
+}
+
+// givesUp: the share of a job has been traded, and its keeper ends.
+func (x *model) givesUp(job *member) {
+	unix.Close(job.hold.lockFD)
+	job.hold.lockFD = -1
+	delete(x.w.life, job.keeper)
+	job.phase = away
+}
+
+// released: m has released h. A trade must have become its job's share again, but
+// that the host was taken from it, or the job has ended.
+func (x *model) released(m *member, h *Hold, err error) {
+	m.hold = nil
+	job := m.job
+	if !m.trades {
+		x.leaves(m)
+		return
+	}
+	back := h.Record.ID == job.id
+	if _, lives := x.w.life[job.anchor]; back != (lives && !job.ended && err == nil) {
+		x.t.Fatalf("%s has traded for %s, whose process lives %v, ended %v: after its release (%v) the job holds %v", m.name, job.name, lives, job.ended, err, back)
+	}
+	if !back {
+		x.leaves(m)
+		return
+	}
+	m.trades = false
+	x.leaves(m)
+	delete(x.w.life, m.pid) // a run ends with its hold, and who waits behind it watches that
+	job.keeper = h.Record.Body.PID
+	job.hold = &Hold{d: job.d, entry: h.entry, lockFD: x.w.kept[job.keeper], Record: h.Record, raw: h.raw}
+	delete(x.w.kept, job.keeper)
+	job.seq, job.phase, job.forgedAt = h.entry.seq, possessing, 0
+	job.tickets = append(job.tickets, h.entry)
 }
 
 // mode is what m asks for, or has asked for.
@@ -128,8 +232,8 @@ func (x *model) obstacle(m *member) (o *member, why string) {
 	}
 	mode := x.mode(m)
 	for _, o := range x.all {
-		if o == m || slices.Contains(ms, o) {
-			continue
+		if o == m || slices.Contains(ms, o) || o == m.job {
+			continue // to a trade, its own share is gone
 		}
 		switch {
 		case o.solid() && mode.Conflicts(o.hold.Record.Mode):
@@ -146,7 +250,7 @@ func (x *model) visit(m *member, crashAfter int) {
 	if m.hold != nil {
 		if err := m.over(context.Background()); err != nil {
 			m.abandon()
-			m.phase = departed
+			x.leaves(m)
 			return
 		}
 	}
@@ -156,7 +260,7 @@ func (x *model) visit(m *member, crashAfter int) {
 	for _, o := range x.all {
 		// A forged note hastens nothing to less than the grace from when it was
 		// forged, for the kernel vouches for that.
-		if o.grey() && x.w.clock.Boot-o.greyAt < grace && !(o.forgedAt > 0 && x.w.clock.Boot-o.forgedAt >= grace) && !o.expired() && o.inPlace() {
+		if o != m.job && o.grey() && x.w.clock.Boot-o.greyAt < grace && !(o.forgedAt > 0 && x.w.clock.Boot-o.forgedAt >= grace) && !o.expired() && o.inPlace() {
 			youngGrey = o
 		}
 	}
@@ -164,18 +268,41 @@ func (x *model) visit(m *member, crashAfter int) {
 		m.seq = 1 << 63
 	}
 	blocker, why := x.obstacle(m)
+	jobHolds := m.job != nil && m.job.solid()
 	ok, err, crashed := x.try(m, crashAfter)
+	if m.job != nil && m.job.has() {
+		if _, err := os.Stat(m.job.ticketFile()); err != nil {
+			if m.hold == nil || m.hold.job == nil && !crashed {
+				x.t.Fatalf("the share of %s is gone, and %s does not stand for it: %v", m.job.name, m.name, err)
+			}
+			x.givesUp(m.job)
+			m.trades = true
+		}
+	}
 	if crashed {
 		x.buried(m)
+		return
+	}
+	if m.job != nil && m.job.has() && m.job.expired() && errors.As(err, new(*NestedError)) {
+		m.hold = nil
+		x.leaves(m)
 		return
 	}
 	if err != nil {
 		x.t.Fatalf("%s: %v", m.name, err)
 	}
+	if jobHolds && !m.trades {
+		x.t.Fatalf("%s waits, or holds, beside the share of its own job %s", m.name, m.job.name)
+	}
+	if m.trades != (m.hold.job != nil) {
+		x.t.Fatalf("%s stands for its job %v, and knows of it %v", m.name, m.trades, m.hold.job != nil)
+	}
 	if m.seq != m.hold.entry.seq {
 		m.seq, m.joined = m.hold.entry.seq, m.hold.Record.Joins
 		for _, o := range x.all {
-			if o != m && o.phase != outside && o.phase != departed && o.seq == m.seq {
+			// With the guard, the numbers of tickets that are no more may be forgotten.
+			evicted := o.has() && o.expired() && !o.inPlace()
+			if o != m && o.phase != outside && o.phase != away && o.phase != departed && !evicted && o.seq == m.seq {
 				x.t.Fatalf("%s and %s have one number, %d", m.name, o.name, m.seq)
 			}
 			if o != m && o.phase == inQueue && o.seq > m.seq {
@@ -205,7 +332,18 @@ type crash struct{}
 
 // try makes m step, and kills it when it has asked the world crashAfter times.
 func (x *model) try(m *member, crashAfter int) (ok bool, err error, crashed bool) {
-	crashed = x.mortal(m, crashAfter, func() { ok, err = m.step() })
+	if m.vigil != nil {
+		m.vigil.close()
+		m.vigil = nil
+	}
+	crashed = x.mortal(m, crashAfter, func() {
+		var h *Hold
+		if h, m.vigil, _, err = m.turn(); h != nil {
+			m.id, ok = h.Record.ID, true
+		}
+	})
+	m.lookedAt = x.w.clock.Boot
+	m.inside = m.within() != nil && m.within().has()
 	return ok, err, crashed
 }
 
@@ -262,7 +400,7 @@ func (x *model) buried(m *member) {
 		m.id = m.hold.Record.ID
 	}
 	m.hold = nil
-	m.phase = departed
+	x.leaves(m)
 }
 
 // reported checks that nobody's takeover is told twice.
@@ -307,11 +445,16 @@ func (x *model) check() {
 			lapsed = true
 		}
 		for i, e := range m.tickets {
-			if i < len(m.tickets)-1 && m.phase != departed {
+			if (i < len(m.tickets)-1 && m.phase != departed || m.phase == away) && !x.another(m, e) {
 				if _, err := os.Stat(x.w.file(e.name() + lockSuffix)); err == nil {
 					x.t.Fatalf("%s left a ticket behind, %v, and has %v", m.name, e, m.tickets[len(m.tickets)-1])
 				}
 			}
+		}
+		// Whoever judged itself a stranger is inside again when its job is back from
+		// a trade, and must look: it may be all that the job waits for.
+		if o := m.within(); m.phase == inQueue && o != nil && o.solid() && !m.inside && m.vigil != nil && m.vigil.limit != blindLook && !x.woken(m) {
+			x.t.Fatalf("%s, a step of %s, which holds again, sleeps for up to %v", m.name, o.name, m.vigil.limit)
 		}
 	}
 	v := x.w.view()
@@ -333,8 +476,18 @@ func (x *model) check() {
 	}
 }
 
+// another has a ticket of that name by now: with the guard its number was
+// forgotten.
+func (x *model) another(m *member, e entry) bool {
+	return slices.ContainsFunc(x.all, func(o *member) bool {
+		return o != m && len(o.tickets) > 0 && o.tickets[len(o.tickets)-1] == e
+	})
+}
+
+// ancestry are the holds that m was begun inside of. What a trade has started may
+// outlive it, beside the share that comes back.
 func ancestry(m *member) (ms []*member) {
-	for o := m.outer; o != nil; o = o.outer {
+	for o := m.outer; o != nil; o = o.within() {
 		ms = append(ms, o)
 	}
 	return ms
@@ -357,7 +510,8 @@ func (x *model) pick(what string, ok func(*member) bool) *member {
 func (x *model) release(m *member) {
 	untouched := m.inPlace()
 	solid := m.solid()
-	err := m.hold.Release()
+	h := m.hold
+	err := h.Release()
 	var lost *TakenOverError
 	switch {
 	case err == nil && !untouched && !solid:
@@ -369,12 +523,12 @@ func (x *model) release(m *member) {
 	case err != nil && untouched:
 		x.t.Fatalf("%s is told that it was taken over, and was not: %v", m.name, err)
 	}
-	m.hold = nil
-	m.phase = departed
+	x.released(m, h, err)
 }
 
 func (x *model) settle(m *member, crashAfter int) {
 	solid, untouched := m.solid(), m.inPlace()
+	h := m.hold
 	var err error
 	if x.mortal(m, crashAfter, func() { err = m.attempt.settle(context.Background()) }) {
 		x.buried(m)
@@ -385,13 +539,49 @@ func (x *model) settle(m *member, crashAfter int) {
 	}
 	m.phase = possessing
 	if err != nil {
-		m.hold, m.phase = nil, departed
+		x.released(m, h, err)
 	}
 }
 
+// keep has another process anchor m's hold, and a keeper embody its ticket.
+func (x *model) keep(m *member, seen proc.Liveness) {
+	w := x.w
+	w.next++
+	m.anchor = w.next
+	w.lives(m.anchor, seen)
+	h := m.hold
+	if err := h.entrust(func() Record { r := h.Record; r.Anchor = Party{Identity: w.identity(m.anchor)}; return r }(), nil); err != nil {
+		x.t.Fatal(err)
+	}
+	m.keeper = h.Record.Body.PID
+	h.lockFD = w.kept[m.keeper]
+	delete(w.kept, m.keeper)
+	delete(w.life, m.pid)
+}
+
+// begin lets m ask for the host.
+func (x *model) begin(m *member, crashAfter int, change ...func(*Request)) {
+	m.name = fmt.Sprintf("m%d", len(x.all)+1)
+	m.actor = x.w.actor(change...)
+	m.d.host.open = x.open
+	x.all = append(x.all, m)
+	x.visit(m, crashAfter)
+}
+
+// share begins a job that shares the host.
+func (x *model) share() {
+	m := new(member)
+	x.begin(m, 0, letBe, shared)
+	if m.phase == admitted {
+		x.settle(m, 0)
+		x.keep(m, proc.Alive)
+	}
+}
+
+// runModel runs a history. Half of them begin with jobs that share the host.
 func runModel(t *rapid.T, tb testing.TB) {
 	w := newWorld(tb)
-	x := &model{t: t, w: w, told: map[string][]string{}}
+	x := &model{t: t, w: w, told: map[string][]string{}, pidf: map[int]int{}}
 	crashes := func() int {
 		if rapid.IntRange(0, 4).Draw(t, "crash?") == 0 {
 			return rapid.IntRange(1, 25).Draw(t, "crash after")
@@ -403,12 +593,19 @@ func runModel(t *rapid.T, tb testing.TB) {
 			if m.hold != nil && m.hold.lockFD >= 0 {
 				unix.Close(m.hold.lockFD)
 			}
+			x.leaves(m)
 			m.waker.close()
 			m.waker = nil
 			m.d.Close()
 		}
+		for _, fd := range x.pidf {
+			unix.Close(fd)
+		}
 		os.RemoveAll(w.path)
 	}()
+	for range rapid.SampledFrom([]int{0, 0, 1, 2}).Draw(t, "jobs") {
+		x.share()
+	}
 	t.Repeat(map[string]func(*rapid.T){
 		"": func(*rapid.T) { x.check() },
 		"take": func(t *rapid.T) {
@@ -423,25 +620,42 @@ func runModel(t *rapid.T, tb testing.TB) {
 			if rapid.IntRange(0, 2).Draw(t, "ttl?") == 0 {
 				change = append(change, ttl(time.Duration(rapid.IntRange(1, 400).Draw(t, "ttl"))*time.Second))
 			}
-			m := &member{name: fmt.Sprintf("m%d", len(x.all)+1)}
+			m := new(member)
 			if rapid.IntRange(0, 2).Draw(t, "inside?") == 0 {
 				var holds []*member
 				for _, o := range x.all {
-					if o.solid() {
+					if o.solid() || o.phase == away {
 						holds = append(holds, o)
 					}
 				}
 				if len(holds) > 0 {
-					m.outer = holds[rapid.IntRange(0, len(holds)-1).Draw(t, "outer")]
-					change = append(change, within(m.outer.id))
-					if m.outer.hold.Record.Mode == Shared {
-						change = append(change, shared) // exclusive would be a trade
+					o := holds[rapid.IntRange(0, len(holds)-1).Draw(t, "outer")]
+					change = append(change, within(o.id))
+					switch {
+					case o.hold.Record.Mode == Exclusive:
+						m.outer = o
+					default:
+						m.outer = o
+						change = append(change, shared) // exclusive inside a shared run is refused, and else a trade
 					}
 				}
 			}
-			m.actor = w.actor(change...)
-			x.all = append(x.all, m)
-			x.visit(m, crashes())
+			x.begin(m, crashes(), change...)
+		},
+		"step": func(t *rapid.T) { // of a job that shares the host: it measures, or builds
+			x.t = t
+			job := x.pick("begin a step of", func(m *member) bool {
+				return m.keeper != 0 && m.outer == nil && (m.solid() || m.phase == away) && m.hold.Record.Mode == Shared
+			})
+			if len(x.all) > 24 {
+				t.Skip("enough")
+			}
+			patience := timeout(time.Duration(rapid.IntRange(1, 1000).Draw(t, "timeout")) * time.Second)
+			if rapid.IntRange(0, 2).Draw(t, "build?") > 0 {
+				x.begin(&member{job: job}, crashes(), letBe, within(job.id), patience)
+			} else {
+				x.begin(&member{outer: job}, crashes(), letBe, within(job.id), patience, shared)
+			}
 		},
 		"wake": func(t *rapid.T) {
 			x.t = t
@@ -455,10 +669,12 @@ func runModel(t *rapid.T, tb testing.TB) {
 			x.t = t
 			m := x.pick("release", func(m *member) bool { return m.phase == possessing && m.keeper == 0 })
 			if n := crashes(); n > 0 {
-				if x.mortal(m, n, func() { m.hold.Release() }) {
+				h := m.hold
+				var err error
+				if x.mortal(m, n, func() { err = h.Release() }) {
 					x.buried(m)
 				} else {
-					m.hold, m.phase = nil, departed
+					x.released(m, h, err)
 				}
 				return
 			}
@@ -468,6 +684,9 @@ func runModel(t *rapid.T, tb testing.TB) {
 			x.t = t
 			m := x.pick("die", func(m *member) bool { return m.phase != outside && m.phase != departed })
 			delete(w.life, m.anchor)
+			if m.phase == away {
+				return // its trade has yet to find out
+			}
 			delete(w.life, m.keeper)
 			x.buried(m)
 		},
@@ -478,17 +697,26 @@ func runModel(t *rapid.T, tb testing.TB) {
 		},
 		"keep": func(t *rapid.T) { // an acquire hands over to a keeper
 			x.t = t
-			m := x.pick("keep", func(m *member) bool { return m.phase == possessing && m.keeper == 0 && m.solid() })
-			w.next += 2
-			m.anchor, m.keeper = w.next-1, w.next
-			w.lives(m.anchor, rapid.SampledFrom([]proc.Liveness{proc.Unknown, proc.Alive}).Draw(t, "anchor seen"))
-			w.lives(m.keeper, w.life[m.anchor])
-			if err := m.hold.amend(func(r *Record) {
-				r.Anchor, r.Body = Party{Identity: w.identity(m.anchor)}, Party{Identity: w.identity(m.keeper)}
-			}); err != nil {
-				t.Fatal(err)
+			x.keep(x.pick("keep", func(m *member) bool { return m.phase == possessing && m.keeper == 0 && m.solid() && m.job == nil }),
+				rapid.SampledFrom([]proc.Liveness{proc.Unknown, proc.Alive}).Draw(t, "anchor seen"))
+		},
+		"job": func(t *rapid.T) { // a hook takes its job's share
+			x.t = t
+			if len(x.all) > 24 {
+				t.Skip("enough")
 			}
-			delete(w.life, m.pid)
+			x.share()
+		},
+		"serve": func(t *rapid.T) { // everybody who is woken looks
+			x.t = t
+			for _, m := range x.all {
+				if m.phase == inQueue && x.woken(m) {
+					x.visit(m, 0)
+				}
+				if m.phase == admitted {
+					x.settle(m, 0)
+				}
+			}
 		},
 		"kill keeper": func(t *rapid.T) {
 			x.t = t
@@ -499,6 +727,17 @@ func runModel(t *rapid.T, tb testing.TB) {
 				delete(w.life, m.keeper)
 			}
 			m.greyAt = w.clock.Boot
+		},
+		"end job": func(t *rapid.T) { // while its trade waits or runs
+			x.t = t
+			m := x.pick("end", func(m *member) bool { return m.phase == away })
+			d, _ := w.process()
+			defer d.Close()
+			if held, err := d.EndJob(w.identity(m.anchor), func(*Record) {}); err != nil || len(held) > 0 {
+				t.Fatalf("%v, %v", held, err)
+			}
+			m.ended = true
+			w.stamp()
 		},
 		"pass": func(t *rapid.T) {
 			x.t = t
@@ -545,13 +784,16 @@ func runModel(t *rapid.T, tb testing.TB) {
 // drain lets everybody go on: those who hold let go, and then whoever waits
 // must get the host in its turn. Whoever holds has its inner runs end first.
 func (x *model) drain() {
-	for round := 0; ; round++ {
+	patience := len(x.all)
+	for {
 		waits, moved := 0, false
 		for _, m := range x.all {
 			if m.phase == inQueue {
-				x.visit(m, 0)
 				waits++
-				moved = moved || m.phase != inQueue
+				if x.woken(m) {
+					x.visit(m, 0)
+					moved = moved || m.phase != inQueue
+				}
 			}
 			if m.phase == admitted {
 				x.settle(m, 0)
@@ -559,7 +801,7 @@ func (x *model) drain() {
 			if !m.has() {
 				continue
 			}
-			if slices.ContainsFunc(x.all, func(o *member) bool { return o.outer == m && o.phase != departed && o.phase != outside }) {
+			if slices.ContainsFunc(x.all, func(o *member) bool { return o.within() == m && o.phase != departed && o.phase != outside }) {
 				continue
 			}
 			moved = true
@@ -573,6 +815,12 @@ func (x *model) drain() {
 		x.check()
 		if waits == 0 && !slices.ContainsFunc(x.all, (*member).has) {
 			return
+		}
+		free := func(m *member) bool { o, _ := x.obstacle(m); return m.phase == inQueue && o == nil }
+		if !moved && patience > 0 && slices.ContainsFunc(x.all, free) {
+			x.w.pass(followLook) // behind a waiting ticket one looks once a minute
+			patience--
+			continue
 		}
 		if !moved {
 			var who []string

@@ -4,6 +4,7 @@ package lock
 
 import (
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -45,6 +46,9 @@ func TestProvenance(t *testing.T) {
 			if text && !f.Text {
 				t.Errorf("%s comes behind a peer's free text", f.Key)
 			}
+			if f.Text != slices.Contains([]string{"reason", "held_worktree", "held_cmd"}, f.Key) {
+				t.Errorf("%s is a peer's free text: %v", f.Key, f.Text)
+			}
 			text = text || f.Text
 			m[f.Key] = f.Value
 		}
@@ -61,7 +65,11 @@ func TestProvenance(t *testing.T) {
 	want("held", fields(full(), 0), "hostlock_state", "HELD", "declared", "yes", "held_by", "ann", "held_uid", "4242", "held_pid", strconv.Itoa(id.PID),
 		"held_secs", "10.0", "wait_secs", "2.0", "takeover", "stale_pid", "gate", "satisfied:1<=2", "survivors", "drained:1",
 		"runnable_at_acquire", "7", "runnable", "3", "contended", "unknown", "mode", "exclusive", "hold_id", anID, "seq", "4",
-		"lock_scope", "box", "lock_dir_source", "config", "reason", "x held_by=eve", "held_cmd", "make", "held_worktree", "/w")
+		"lock_scope", "box", "lock_dir_source", "config", "lock_dir", w.path, "sampled_at", w.clock.UTC.Format(time.RFC3339Nano), "reason", "x held_by=eve", "held_cmd", "make", "held_worktree", "/w")
+
+	root := full()
+	root.UID = 0
+	want("root's", fields(root, 0), "held_uid", "0")
 
 	// An owner that nobody declared is nobody's word; the kernel's uid stays.
 	tk := full()
@@ -98,6 +106,11 @@ func TestStatusFields(t *testing.T) {
 	held := w.clock
 	w.pass(90 * time.Second)
 	free := (&View{dir: d, At: w.clock}).Status(Caller{})
+	for _, f := range free {
+		if f.Text != slices.Contains([]string{"reason", "worktree", "cmd"}, f.Key) {
+			t.Errorf("%s is a peer's free text: %v", f.Key, f.Text)
+		}
+	}
 	of := func(tk *Ticket) map[string]string {
 		m := make(map[string]string)
 		for i, f := range (&View{State: HeldNow, Holders: []*Ticket{tk}, Waiting: []*Ticket{{}, {}}, dir: d, At: w.clock}).Status(Caller{}) {
@@ -123,6 +136,9 @@ func TestStatusFields(t *testing.T) {
 	}
 	if m["evidence"] != "unreadable_record" || m["hold_id"] != "" {
 		t.Errorf("of what cannot be read: %v", m)
+	}
+	if m := of(&Ticket{Seq: 4, UID: 0, Standing: Opaque}); m["anchor_uid"] != "0" {
+		t.Errorf("root's: anchor_uid=%s", m["anchor_uid"])
 	}
 	// Nobody recorded since when: unknown, and not 56 years. (Defect 26.)
 	if m := of(&Ticket{Seq: 4, UID: 1, Standing: Holds, Record: &Record{ID: anID, HeldAt: &Instant{}}}); m["age"] != "unknown" {

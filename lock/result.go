@@ -156,10 +156,10 @@ func text(s string) *string {
 }
 
 func moment(t time.Time) *time.Time {
+	t = t.UTC()
 	if t.IsZero() || t.Year() > 9999 || t.Year() < 0 { // more than RFC 3339 can say
 		return nil
 	}
-	t = t.UTC()
 	return &t
 }
 

@@ -214,8 +214,32 @@ func TestResultSchemaRefuses(t *testing.T) {
 
 func TestResult(t *testing.T) {
 	got := NewResult(fullPast(), fullMachine())
-	if got.Times.WaitSeconds == nil || *got.Times.SettleSeconds != 2 || *got.Times.HeldSeconds != 60 || got.Verdict != Suspect || got.Reasons[0].Reason != LowEfficiency {
+	if *got.Times.WaitSeconds != 3600 || *got.Times.SettleSeconds != 2 || *got.Times.HeldSeconds != 60 || got.Verdict != Suspect || got.Reasons[0].Reason != LowEfficiency {
 		t.Errorf("%+v", got)
+	}
+	// Root's uid is a uid, and a moment is one in UTC that RFC 3339 can say.
+	root := fullPast()
+	root.UID = 0
+	if uid := NewResult(root, proc.Machine{}).Hold.UID; uid == nil || *uid != 0 {
+		t.Errorf("root's hold is of uid %v", uid)
+	}
+	west, east := time.FixedZone("", -5*3600), time.FixedZone("", 5*3600)
+	for _, tt := range []struct {
+		in   time.Time
+		want string
+	}{
+		{time.Date(2026, 3, 4, 1, 0, 0, 0, east), "2026-03-03T20:00:00Z"},
+		{time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC), "9999-12-31T23:59:59Z"},
+		{time.Date(9999, 12, 31, 23, 59, 59, 0, west), "null"},
+		{time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC), "null"},
+		{time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC), "0000-01-01T00:00:00Z"},
+		{time.Date(0, 1, 1, 0, 0, 0, 0, east), "null"},
+		{time.Date(-1, 1, 1, 0, 0, 0, 0, time.UTC), "null"},
+		{time.Time{}, "null"},
+	} {
+		if b, err := json.Marshal(moment(tt.in)); err != nil || strings.Trim(string(b), `"`) != tt.want {
+			t.Errorf("%v: %s, %v, want %s", tt.in, b, err, tt.want)
+		}
 	}
 	// What nobody recorded is null.
 	b, err := json.Marshal(NewResult(Past{Record: Record{Seq: 1, ID: anID, Mode: Shared}, UID: -1}, proc.Machine{}))

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"maps"
 	"os"
+	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -42,7 +44,7 @@ func whoeverIs(pid int) func(string) bool {
 // asFarAsSeen is the word for survivors here: who may not read every process's environment
 // cannot know whether these were all.
 func asFarAsSeen(word string) string {
-	if _, unreadable := proc.Carrying(func([]byte) bool { return false }); unreadable > 0 {
+	if _, unreadable := proc.Carrying(func([]byte) bool { return false }); unreadable > 0 && os.Geteuid() != 0 {
 		return "unknown"
 	}
 	return word
@@ -656,6 +658,118 @@ func TestOtherUsersTicket(t *testing.T) {
 		first.in.Close()
 		if r := behind.hears(t, "held"); r.Outcome != "acquired" {
 			t.Error(r.Outcome)
+		}
+	})
+}
+
+// stays makes a ticket's files such that nobody can unlink them or rename over them,
+// as another user's are in a sticky directory: here by a mount on each. They can be
+// written to all the same.
+func (w *world) stays(e entry) {
+	w.t.Helper()
+	for _, name := range []string{e.name() + lockSuffix, e.name() + recordSuffix} {
+		path := w.file(name)
+		if err := unix.Mount(path, path, "", unix.MS_BIND, ""); err != nil {
+			w.t.Skipf("not allowed here: %v", err)
+		}
+		w.t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
+	}
+}
+
+// Takeover, eviction and their single report, and a place in the queue that was
+// passed, where the ticket can be neither unlinked nor renamed over. For this it takes
+// no root and no second user. (Defect 49.)
+func TestTicketThatStays(t *testing.T) {
+	const inside = "HOSTLOCK_TEST_NAMESPACE"
+	if os.Getenv(inside) == "" {
+		c := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
+		c.Env = append(os.Environ(), inside+"=1")
+		c.SysProcAttr = &syscall.SysProcAttr{
+			Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNS,
+			UidMappings: []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}},
+			GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}},
+		}
+		out, err := c.CombinedOutput()
+		switch {
+		case errors.Is(err, unix.EPERM), errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EACCES):
+			t.Skipf("no user namespace to be had: %v", err)
+		case err != nil:
+			t.Errorf("%v\n%s", err, out)
+		case strings.Contains(string(out), "--- SKIP"):
+			t.Skipf("%s", out)
+		}
+		return
+	}
+	there := func(w *world, e entry) bool {
+		_, err := os.Stat(w.file(e.name() + lockSuffix))
+		return err == nil
+	}
+	t.Run("dead", func(t *testing.T) {
+		w := newWorld(t)
+		first := w.actor()
+		e := first.gets().entry
+		w.stays(e)
+		first.dies()
+		w.want(Stale)
+		second := w.actor(letBe)
+		if r := second.gets().Record; r.Outcome != "acquired_after_reap (stale_pid)" || r.Previous.ID != first.id || !there(w, e) {
+			t.Errorf("%s, after %+v; its ticket is there %v", r.Outcome, r.Previous, there(w, e))
+		}
+		if v := w.want(HeldNow); len(v.Holders) != 1 || v.Holders[0].ID() != second.id {
+			t.Errorf("%+v", v.Holders)
+		}
+		if err := second.hold.Release(); err != nil {
+			t.Fatal(err)
+		}
+		w.want(Free) // not STALE again
+		if r := w.actor(strict).gets().Record; r.Outcome != "acquired" || r.Previous != nil {
+			t.Errorf("%s: reported twice", r.Outcome)
+		}
+		if n := w.pasts(); n[endTakenOver] != 1 || n[endReleased] != 1 {
+			t.Errorf("history %v", n)
+		}
+	})
+	t.Run("lapsed", func(t *testing.T) {
+		w := newWorld(t)
+		first := w.actor(ttl(time.Minute))
+		e := first.gets().entry
+		w.stays(e)
+		w.pass(time.Minute)
+		w.want(Expired)
+		second := w.actor()
+		if r := second.gets().Record; r.Outcome != "acquired_after_reap (ttl_expired)" || !there(w, e) {
+			t.Errorf("%s; its ticket is there %v", r.Outcome, there(w, e))
+		}
+		w.want(HeldNow)
+		if err := first.hold.amend(func(*Record) {}); !errors.As(err, new(*TakenOverError)) {
+			t.Errorf("the evicted one is told %v", err)
+		}
+		if err := second.hold.Release(); err != nil {
+			t.Fatal(err)
+		}
+		w.want(Free)
+		if r := w.actor(strict).gets().Record; r.Outcome != "acquired" {
+			t.Errorf("%s: reported twice", r.Outcome)
+		}
+	})
+	t.Run("passed in the queue", func(t *testing.T) {
+		w := newWorld(t)
+		holder := w.actor()
+		holder.gets()
+		stopped := w.actor(timeout(time.Minute)).waits()
+		e := stopped.hold.entry
+		w.stays(e)
+		w.pass(time.Minute + deadlineSlack + time.Second)
+		next := w.actor().waits()
+		if err := holder.hold.Release(); err != nil {
+			t.Fatal(err)
+		}
+		next.gets()
+		if b, err := os.ReadFile(w.file(e.name() + lockSuffix)); err != nil || !parseNote(b).Left {
+			t.Errorf("nobody tells the one who was passed: %s, %v", b, err)
+		}
+		if stopped.stillQueued() {
+			t.Error("it takes its place for its own still")
 		}
 	})
 }

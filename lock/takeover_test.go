@@ -326,3 +326,75 @@ func (k *Takeover) text() string {
 	}
 	return k.String()
 }
+
+// Whoever asks whether a holder lives gets the same answer, and from the same
+// place: not one looks at the process itself. Whom all see alive is no process at all,
+// and whom all see dead is this one. (Defect 12.)
+func TestOnePredicate(t *testing.T) {
+	none, ours := 1<<22+1, os.Getpid() // the first is beyond any pid_max
+	for _, tt := range []struct {
+		is  proc.Liveness
+		pid int
+	}{{proc.Alive, none}, {proc.Running, none}, {proc.Unknown, none}, {proc.Gone, ours}} {
+		dead := tt.is == proc.Gone
+		for name, says := range map[string]func(w *world, h *Hold, fd int) (alive bool){
+			"status": func(w *world, _ *Hold, _ int) bool {
+				v := w.view()
+				if v.State != HeldNow && v.State != Stale {
+					t.Errorf("%v: state %v", tt.is, v.State)
+				}
+				return v.State == HeldNow
+			},
+			"acquire": func(w *world, _ *Hold, _ int) bool {
+				ok, err := w.actor(noWait, letBe).step()
+				if ok == errors.As(err, new(*BusyError)) {
+					t.Errorf("%v: acquired %v, %v", tt.is, ok, err)
+				}
+				return !ok
+			},
+			"acquire in the queue": func(w *world, _ *Hold, _ int) bool {
+				ok, err := w.actor(letBe).step()
+				if err != nil {
+					t.Error(err)
+				}
+				return !ok
+			},
+			"wait": func(w *world, _ *Hold, _ int) bool {
+				d, _ := w.process()
+				err := d.WaitFree(t.Context(), Caller{UID: os.Getuid()}, time.Minute, func(Event) { w.pass(time.Minute) })
+				if err != nil && !errors.As(err, new(*TimeoutError)) {
+					t.Error(err)
+				}
+				return err != nil
+			},
+			"reap": func(w *world, h *Hold, _ int) bool {
+				d, _ := w.process()
+				reaped, err := d.Reap([]*Ticket{d.load(h.entry)})
+				if err != nil {
+					t.Error(err)
+				}
+				return len(reaped) == 0
+			},
+			"the keeper": func(w *world, h *Hold, fd int) bool {
+				d, _ := w.process()
+				k := &keeper{hold: &Hold{d: d, entry: h.entry, Record: h.Record, lockFD: fd}, anchor: h.Record.Anchor.Identity, anchorFD: -1}
+				return !k.over()
+			},
+		} {
+			w := newWorld(t)
+			w.lives(tt.pid, proc.Alive)
+			h := w.actor().gets()
+			if err := h.HandOver(Party{Identity: w.identity(tt.pid)}); err != nil {
+				t.Fatal(err)
+			}
+			w.lives(tt.pid, tt.is)
+			w.asked = 0
+			if alive := says(w, h, w.kept[h.Record.Body.PID]); alive == dead {
+				t.Errorf("%v: %s takes it for alive: %v", tt.is, name, alive)
+			}
+			if w.asked == 0 {
+				t.Errorf("%v: %s has not asked", tt.is, name)
+			}
+		}
+	}
+}

@@ -38,16 +38,22 @@ func tradable(req Request, outer *Ticket) *Ticket {
 // shared hold as it was and a ticket that nobody stands for.
 func (a *attempt) trade(t *Ticket) error {
 	job := *t.Record
-	if err := a.hold.update(func(r *Record) {
-		r.Resumes, r.ResumesAnchor = job.ID, &job.Anchor
-	}); err != nil {
+	h := *a.hold
+	h.standFor(&job)
+	if err := h.write(h.raw); err != nil {
 		return err
 	}
 	if err := a.d.remove(t.entry); err != nil {
 		return err
 	}
-	a.hold.job = &job
+	*a.hold = h
 	return nil
+}
+
+// standFor makes h the ticket of a trade for the job's shared hold.
+func (h *Hold) standFor(job *Record) {
+	h.job = job
+	h.Record.Resumes, h.Record.ResumesAnchor = job.ID, &job.Anchor
 }
 
 // trades finds those that the caller's own job is in, and waits for: when one ends

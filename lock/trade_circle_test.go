@@ -16,35 +16,25 @@ import (
 func (w *world) job() *actor {
 	w.t.Helper()
 	a := w.actor(shared)
-	w.entrust(a.gets(), nil)
+	h := a.gets()
+	w.next++
+	w.lives(w.next, proc.Alive)
+	if err := h.HandOver(Party{Identity: w.identity(w.next), Comm: "Runner.Worker"}); err != nil {
+		w.t.Fatal(err)
+	}
 	return a
 }
 
-// entrust leaves a hold to a keeper of this world, as the record told, or as it
-// is with an anchor of its own.
-func (w *world) entrust(h *Hold, told *Record) {
-	w.t.Helper()
-	if told == nil {
-		r := h.Record
-		w.next++
-		r.Anchor = Party{Identity: w.identity(w.next), Comm: "Runner.Worker"}
-		w.lives(w.next, proc.Alive)
-		told = &r
-	}
-	w.next++
-	told.Body = Party{Identity: w.identity(w.next), Comm: "hostlock"}
-	w.lives(w.next, proc.Alive)
-	if err := h.become(*told, nil); err != nil {
-		w.t.Fatal(err)
-	}
-}
-
-// back ends a trade in this world, where no real keeper can see the anchor.
+// back ends a trade, and checks that the job holds again.
 func (w *world) back(h *Hold) {
 	w.t.Helper()
-	job := *h.job
-	job.Seq = h.entry.seq
-	w.entrust(h, &job)
+	id := h.Record.Resumes
+	if err := h.Release(); err != nil || len(h.d.Warnings) > 0 {
+		w.t.Fatal(err, h.d.Warnings)
+	}
+	if h.Record.ID != id || h.Record.Mode != Shared || h.Ended.End != endReleased {
+		w.t.Fatalf("after the trade %+v; the trade: %q", h.Record, h.Ended.End)
+	}
 }
 
 // While a job measures, a step of the same job asks for the host behind a
@@ -83,6 +73,47 @@ func TestTradeEndsInNoCircle(t *testing.T) {
 				t.Errorf("resumes %q", h.Record.Resumes)
 			}
 		})
+	}
+}
+
+// A trade that loses its place queues again, and stands for its job as before: for
+// the note on a waiting ticket may be a peer's, and the files anybody's to remove.
+func TestTradeThatLostItsPlace(t *testing.T) {
+	for name, lose := range map[string]func(w *world, e entry){
+		"noted as left": func(w *world, e entry) { w.write(e.name()+lockSuffix, `{"left":true}`) },
+		"removed":       func(w *world, e entry) { os.Remove(w.file(e.name() + lockSuffix)) },
+	} {
+		for _, ended := range []bool{false, true} {
+			w := newWorld(t)
+			job := w.job()
+			other := w.actor(shared)
+			other.gets()
+			trader := w.actor(within(job.id)).waits()
+			first := trader.hold.entry
+			if ended {
+				d, _ := w.process()
+				if _, err := d.EndJob(trader.hold.job.Anchor.Identity, func(*Record) {}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			lose(w, first)
+			trader.waits()
+			if r := trader.hold.Record; trader.hold.entry == first || r.Resumes != job.id || r.ResumesAnchor == nil || r.ResumesAnchor.PID != trader.hold.job.Anchor.PID {
+				t.Fatalf("%s: %+v", name, r)
+			}
+			if err := other.hold.Release(); err != nil {
+				t.Fatal(err)
+			}
+			h := trader.gets()
+			if !ended {
+				w.back(h)
+				continue
+			}
+			if err := h.Release(); err != nil {
+				t.Fatal(err)
+			}
+			w.want(Free)
+		}
 	}
 }
 

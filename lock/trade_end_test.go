@@ -50,6 +50,36 @@ func TestTradeOfAnEndedJobIsReleased(t *testing.T) {
 					t.Errorf("writes %v: history %v", writes, n)
 				}
 			}
+			for _, waiting := range []bool{false, true} {
+				w := newWorld(t)
+				job := w.job()
+				other := w.actor(shared)
+				other.gets()
+				trader := w.actor(within(job.id)).waits()
+				if waiting {
+					end(t, w, *trader.hold.Record.ResumesAnchor)
+				}
+				if err := other.hold.Release(); err != nil {
+					t.Fatal(err)
+				}
+				h := trader.gets()
+				if !waiting {
+					end(t, w, *h.Record.ResumesAnchor)
+				}
+				// What the trade itself writes does not undo it.
+				if err := h.amend(func(r *Record) { r.Gate = "satisfied" }); err != nil {
+					t.Fatal(err)
+				}
+				if err := h.Release(); err != nil || len(h.d.Warnings) > 0 {
+					t.Errorf("%v, %q", err, h.d.Warnings)
+				}
+				if v := w.view(); v.State != Free {
+					t.Errorf("while it waited %v: state %v", waiting, v.State)
+				}
+				if n := w.pasts(); n[endReleased] != 2 || len(n) != 1 {
+					t.Errorf("history %v", n)
+				}
+			}
 		})
 	}
 }

@@ -25,6 +25,8 @@ type world struct {
 	life  map[int]proc.Liveness // by pid; absent: Gone
 	next  int
 	mtime map[string]time.Time // of each .lock, as last stamped
+	asked int                  // how often whether somebody lives
+	kept  map[int]int          // the descriptor of the ticket that each keeper has, by its pid
 }
 
 const worldBoot = "00000000-0000-0000-0000-00000000b007"
@@ -35,10 +37,17 @@ func newWorld(t testing.TB) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	w := &world{t: t, path: dir, life: map[int]proc.Liveness{}, next: 1000, mtime: map[string]time.Time{}, kept: map[int]int{}}
+	t.Cleanup(func() {
+		for _, fd := range w.kept {
+			unix.Close(fd)
+		}
+		os.RemoveAll(dir)
+	})
 	// The clocks differ by much, so that to take one for the other shows. The
 	// kernel stamps the files, so the wall clock begins where it really is.
-	return &world{t: t, path: dir, clock: Instant{UTC: time.Now().UTC(), Boot: 5000 * time.Hour}, life: map[int]proc.Liveness{}, next: 1000, mtime: map[string]time.Time{}}
+	w.clock = Instant{UTC: time.Now().UTC(), Boot: 5000 * time.Hour}
+	return w
 }
 
 func (w *world) pass(d time.Duration) { w.clock = w.clock.Add(d) }
@@ -69,6 +78,7 @@ func (w *world) stamp() {
 func (w *world) lives(pid int, l proc.Liveness) { w.life[pid] = l }
 
 func (w *world) look(id proc.Identity) proc.Liveness {
+	w.asked++
 	if l, ok := w.life[id.PID]; ok {
 		return l
 	}
@@ -106,9 +116,60 @@ func (w *world) process() (*Dir, proc.Identity) {
 		carrying:  proc.Carrying,
 		survivors: LookForSurvivors,
 		write:     writeAt,
+		keep:      w.keep,
 	}}
 	w.t.Cleanup(d.Close)
 	return d, id
+}
+
+// keep is what handOver does with a keeper of this world: it has a descriptor of
+// the ticket from before it is told, and gives the ticket up if the taker dies
+// before its last word.
+func (w *world) keep(h *Hold, told Record, in func()) (err error) {
+	fd, err := unix.FcntlInt(uintptr(h.lockFD), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	d, id := w.process()
+	w.lives(id.PID, w.look(told.Anchor.Identity)) // seen from wherever that is seen
+	told.Body = Party{Identity: id, Comm: "hostlock"}
+	committed := false
+	defer func() {
+		if !committed {
+			if err == nil {
+				(&keeper{hold: &Hold{d: d, entry: h.entry, lockFD: fd}}).give()
+			}
+			unix.Close(fd)
+			delete(w.life, id.PID)
+		}
+	}()
+	if err := h.become(told, in); err != nil {
+		return err
+	}
+	committed = true
+	w.kept[id.PID] = fd
+	unix.Close(h.lockFD)
+	h.lockFD = -1
+	return nil
+}
+
+// entrust leaves a hold to a keeper that has nothing of it but its name in the record,
+// as the record told, or as it is with an anchor of its own.
+func (w *world) entrust(h *Hold, told *Record) {
+	w.t.Helper()
+	if told == nil {
+		r := h.Record
+		w.next++
+		r.Anchor = Party{Identity: w.identity(w.next), Comm: "Runner.Worker"}
+		w.lives(w.next, proc.Alive)
+		told = &r
+	}
+	w.next++
+	told.Body = Party{Identity: w.identity(w.next), Comm: "hostlock"}
+	w.lives(w.next, proc.Alive)
+	if err := h.become(*told, nil); err != nil {
+		w.t.Fatal(err)
+	}
 }
 
 // An actor is a process that wants the host.

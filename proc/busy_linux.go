@@ -15,74 +15,61 @@ import (
 func Busy(ps []Identity, window time.Duration) []float64 {
 	before := make([]sample, len(ps))
 	for i, id := range ps {
-		before[i] = sampleOf(id)
+		before[i] = sampleOf(id, readStat)
 	}
 	start := time.Now()
 	time.Sleep(window)
 	cores := make([]float64, len(ps))
 	for i, id := range ps {
-		after := sampleOf(id)
-		elapsed := time.Since(start)
-		switch {
-		case before[i].ok && after.ok:
-			cores[i] = coresUsed(before[i].ticks, after.ticks, elapsed)
-			if before[i].runnable && after.runnable {
-				cores[i] = max(cores[i], 1)
-			}
-		case Look(id) == Gone:
-			cores[i] = 0
-		default:
-			cores[i] = math.Inf(1)
-		}
+		after := sampleOf(id, readStat)
+		cores[i] = coresBetween(before[i], after, time.Since(start))
 	}
 	return cores
 }
 
+// A sample is one process at one end of a window.
 type sample struct {
+	ok       bool // read, and of this process; else only life counts
+	life     Liveness
 	ticks    uint64
 	runnable bool
-	ok       bool
 }
 
-// sampleOf looks at this process and at no later one with its pid.
-func sampleOf(id Identity) sample {
-	ticks, ok := ticksOf(id)
-	if !ok {
-		return sample{}
+func coresBetween(before, after sample, elapsed time.Duration) float64 {
+	switch {
+	case before.ok && after.ok:
+		cores := coresUsed(before.ticks, after.ticks, elapsed)
+		if before.runnable && after.runnable {
+			cores = max(cores, 1)
+		}
+		return cores
+	case after.life == Gone:
+		return 0
 	}
-	return sample{ticks, runnable(id.PID), true}
+	return math.Inf(1)
+}
+
+// sampleOf looks at this process and at no later one with its pid: it lives after
+// its stat was read.
+func sampleOf(id Identity, stat func(pid int) (stat, error)) sample {
+	s, err := stat(id.PID)
+	life := Look(id)
+	if err != nil || life == Gone || life == Unknown {
+		return sample{life: life}
+	}
+	return sample{true, life, s.cpu(), runnable(id.PID)}
 }
 
 // runnable reports whether a thread of a process runs or waits for a core: state
 // R of proc_pid_stat(5) is both.
 func runnable(pid int) bool {
 	task := "/proc/" + strconv.Itoa(pid) + "/task"
-	tids, err := numbered(task)
-	if err != nil {
-		return false
-	}
+	tids, _ := numbered(task)
 	for _, tid := range tids {
-		b, err := readFile(task+"/"+strconv.Itoa(tid)+"/stat", maxStat)
-		if err != nil {
-			continue
-		}
-		if s, err := parseStat(b); err == nil && s.State == 'R' {
+		// What cannot be read is in no state.
+		if s, _ := readStatFile(task + "/" + strconv.Itoa(tid) + "/stat"); s.State == 'R' {
 			return true
 		}
 	}
 	return false
-}
-
-// ticksOf reads the ticks of this process and of no later one with its pid.
-func ticksOf(id Identity) (uint64, bool) {
-	s, err := readStat(id.PID)
-	if err != nil {
-		return 0, false
-	}
-	switch Look(id) {
-	case Alive, Running:
-		return s.cpu(), true
-	case Unknown, Gone:
-	}
-	return 0, false
 }

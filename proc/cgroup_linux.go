@@ -12,20 +12,13 @@ import (
 // mounted, or no limit can be seen but the top of what is mounted is not the top of
 // the machine's, where a container's own limit may be. A limit that can be seen
 // counts, though one further up may be tighter.
-func cpuQuota(fs kernelFiles) (cores float64, ok bool) {
-	b, err := fs("/proc/self/cgroup", 16<<10)
+func cpuQuota(fs kernelFiles, mountinfo []byte) (cores float64, ok bool) {
+	own, _ := fs("/proc/self/cgroup", 16<<10) // what cannot be read names no cgroup
+	cg, err := parseCgroup(own)
 	if err != nil {
 		return 0, false
 	}
-	cg, err := parseCgroup(b)
-	if err != nil {
-		return 0, false
-	}
-	mounts, err := readFile("/proc/self/mountinfo", 1<<20)
-	if err != nil {
-		return 0, false
-	}
-	top, dir, found := cgroupDir(mounts, cg)
+	top, dir, found := cgroupDir(mountinfo, cg)
 	if !found {
 		return 0, false
 	}

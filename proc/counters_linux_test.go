@@ -130,7 +130,7 @@ func TestReadMachine(t *testing.T) {
 	if m.UsableCores != nil && (*m.UsableCores <= 0 || *m.UsableCores > float64(*m.OnlineCores)) {
 		t.Errorf("%v usable of %d cores", *m.UsableCores, *m.OnlineCores)
 	}
-	empty := readMachine(fakeFiles(nil))
+	empty := readMachine(fakeFiles(nil), nil)
 	if empty.CPUModel != "" || empty.Governor != "" || empty.Turbo != nil || empty.OnlineCores != nil || empty.UsableCores != nil {
 		t.Errorf("%+v out of nothing", empty)
 	}
@@ -202,6 +202,47 @@ func TestQuotaAbove(t *testing.T) {
 	for _, tt := range tests {
 		if cores, ok := quotaAbove(fakeFiles(tt.files), tt.v2, top, tt.dir); cores != tt.cores || ok != tt.ok {
 			t.Errorf("%s: %v, %v, want %v, %v", tt.name, cores, ok, tt.cores, tt.ok)
+		}
+	}
+}
+
+// Of which cgroup the limit is asked.
+func TestCPUQuota(t *testing.T) {
+	const mounts = "1 2 0:26 / /cg rw - cgroup cgroup rw,cpu\n"
+	files := map[string]string{"/cg/a/cpu.cfs_quota_us": "250000\n", "/cg/a/cpu.cfs_period_us": "100000\n",
+		"/cg/cpu.cfs_quota_us": "50000\n", "/cg/cpu.cfs_period_us": "100000\n", cpuDir + "/online": "0,2\n"}
+	for _, tt := range []struct {
+		name, own, mounts string
+		cores             float64
+		ok                bool
+	}{
+		{"ours", "3:cpu:/a\n", mounts, 0.5, true},
+		{"no cgroup is told", "", mounts, 0, false},
+		{"not one of a cgroup's lines", "x\n", mounts, 0, false},
+		{"not mounted", "3:cpu:/a\n", "", 0, false},
+	} {
+		delete(files, "/proc/self/cgroup")
+		if tt.own != "" {
+			files["/proc/self/cgroup"] = tt.own
+		}
+		if cores, ok := cpuQuota(fakeFiles(files), []byte(tt.mounts)); cores != tt.cores || ok != tt.ok {
+			t.Errorf("%s: %v, %v, want %v, %v", tt.name, cores, ok, tt.cores, tt.ok)
+		}
+		if m := readMachine(fakeFiles(files), []byte(tt.mounts)); (m.UsableCores != nil) != tt.ok || tt.ok && *m.UsableCores != tt.cores {
+			t.Errorf("%s: %v usable", tt.name, m.UsableCores)
+		}
+	}
+	// Without a limit, what we may run on decides.
+	files["/proc/self/cgroup"], files["/cg/release_agent"] = "3:cpu:/\n", ""
+	files["/cg/cpu.cfs_quota_us"] = "-1\n"
+	var may unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &may); err != nil {
+		t.Fatal(err)
+	}
+	for _, quota := range []string{"-1\n", "99900000\n"} {
+		files["/cg/cpu.cfs_quota_us"] = quota
+		if m := readMachine(fakeFiles(files), []byte(mounts)); m.UsableCores == nil || *m.UsableCores != float64(min(2, may.Count())) {
+			t.Errorf("quota %q: %v usable of 2 cores, %d of them ours", quota, m.UsableCores, may.Count())
 		}
 	}
 }

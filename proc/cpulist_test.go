@@ -25,6 +25,8 @@ func TestParseCPUList(t *testing.T) {
 		{"-1\n", nil, false},
 		{"0,\n", nil, false},
 		{"0-4294967295\n", nil, false},
+		{"65535\n", []int{65535}, true}, // more than any kernel has
+		{"65536\n", nil, false},
 		{"0-1\n2\n", nil, false},
 	}
 	for _, tt := range tests {

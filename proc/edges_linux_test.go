@@ -129,8 +129,29 @@ func TestBusyBetweenTheEnds(t *testing.T) {
 	if runnable(math.MaxInt32) {
 		t.Error("what is not there is runnable")
 	}
-	if _, ok := ticksOf(Identity{PID: math.MaxInt32}); ok {
-		t.Error("what is not there has ticks")
+	if s := sampleOf(Identity{PID: math.MaxInt32}, readStat); s != (sample{life: Gone}) {
+		t.Errorf("what is not there: %+v", s)
+	}
+	if s := sampleOf(rests, func(int) (stat, error) { return stat{}, unix.EIO }); s != (sample{life: Alive}) {
+		t.Errorf("what cannot be read: %+v", s)
+	}
+	for _, tt := range []struct {
+		name          string
+		before, after sample
+		want          float64
+	}{
+		{"half a core", sample{ok: true, ticks: 100}, sample{ok: true, ticks: 150}, 0.5},
+		{"it waits for a core at the end", sample{ok: true}, sample{ok: true, ticks: 50, runnable: true}, 0.5},
+		{"it waited for a core at the beginning", sample{ok: true, runnable: true}, sample{ok: true, ticks: 50}, 0.5},
+		{"it waits at both", sample{ok: true, runnable: true}, sample{ok: true, ticks: 50, runnable: true}, 1},
+		{"unreadable at the beginning", sample{life: Alive}, sample{ok: true, life: Alive, ticks: 50}, math.Inf(1)},
+		{"unreadable at the end", sample{ok: true, life: Alive, ticks: 50}, sample{life: Alive}, math.Inf(1)},
+		{"out of sight", sample{}, sample{}, math.Inf(1)},
+		{"gone meanwhile", sample{ok: true, life: Alive, ticks: 50}, sample{life: Gone}, 0},
+	} {
+		if got := coresBetween(tt.before, tt.after, time.Second); got != tt.want {
+			t.Errorf("%s: %v cores, want %v", tt.name, got, tt.want)
+		}
 	}
 }
 
@@ -157,13 +178,13 @@ func TestReadMachineWhole(t *testing.T) {
 		cpuDir + "/cpu2/cpufreq/scaling_governor": "performance\n",
 		"/proc/self/cgroup":                       "0::/\n",
 	}
-	m := readMachine(fakeFiles(files))
+	m := readMachine(fakeFiles(files), nil)
 	if m.CPUModel != "A CPU" || m.OnlineCores == nil || *m.OnlineCores != 2 || m.Governor != "performance" || m.Turbo == nil || !*m.Turbo || m.Host == "" || m.Kernel == "" {
 		t.Errorf("%+v", m)
 	}
 	for _, online := range []string{"\n", "x\n"} {
 		files[cpuDir+"/online"] = online
-		if m := readMachine(fakeFiles(files)); m.OnlineCores != nil || m.Governor != "" || m.UsableCores != nil {
+		if m := readMachine(fakeFiles(files), nil); m.OnlineCores != nil || m.Governor != "" || m.UsableCores != nil {
 			t.Errorf("online %q: %+v", online, m)
 		}
 	}
@@ -172,11 +193,11 @@ func TestReadMachineWhole(t *testing.T) {
 		t.Errorf("a CPU without a governor: %q", g)
 	}
 	for _, cg := range []string{"", "nonsense"} {
-		if cores, ok := cpuQuota(fakeFiles(map[string]string{"/proc/self/cgroup": cg})); ok || cores != 0 {
+		if cores, ok := cpuQuota(fakeFiles(map[string]string{"/proc/self/cgroup": cg}), nil); ok || cores != 0 {
 			t.Errorf("cgroup %q: %v, %v", cg, cores, ok)
 		}
 	}
-	if cores, ok := cpuQuota(fakeFiles(nil)); ok || cores != 0 {
+	if cores, ok := cpuQuota(fakeFiles(nil), nil); ok || cores != 0 {
 		t.Errorf("no cgroup: %v, %v", cores, ok)
 	}
 }
@@ -251,22 +272,38 @@ func TestHereIsTheKernelsWord(t *testing.T) {
 	}
 }
 
-func TestCountersLeakNothing(t *testing.T) {
-	count := func() int {
-		fds, err := os.ReadDir("/proc/self/fd")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(fds)
+// Where /proc shows nothing of us, the kernel is asked by another way.
+func TestPIDNamespaceWithoutProc(t *testing.T) {
+	pidfd, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		t.Skip(err)
 	}
+	defer unix.Close(pidfd)
+	ns, err := unix.IoctlRetInt(pidfd, unix.PIDFD_GET_PID_NAMESPACE)
+	if err != nil {
+		t.Skipf("Linux before 6.11: %v", err)
+	}
+	unix.Close(ns)
+	before := countFDs(t)
+	for range 10 {
+		if got := pidNamespace(); got != Here().PIDNS {
+			t.Fatalf("%d, want %d", got, Here().PIDNS)
+		}
+	}
+	if after := countFDs(t); after > before+5 {
+		t.Errorf("%d descriptors before, %d after", before, after)
+	}
+}
+
+func TestCountersLeakNothing(t *testing.T) {
 	ReadCounters()
 	ReadMachine()
-	before := count()
+	before := countFDs(t)
 	for range 30 {
 		ReadCounters()
 		ReadMachine()
 	}
-	if after := count(); after > before+5 {
+	if after := countFDs(t); after > before+5 {
 		t.Errorf("%d descriptors before, %d after", before, after)
 	}
 }

@@ -27,7 +27,7 @@ func Carrying(match func(environ []byte) bool) (found []Process, unreadable int)
 	if err != nil {
 		return nil, 1
 	}
-	if len(pids) > 0 && pids[0] != 1 {
+	if !slices.Contains(pids, 1) {
 		unreadable++ // every namespace has a 1: we are not shown what others run
 	}
 	self := unix.Getpid()
@@ -59,24 +59,30 @@ func Carrying(match func(environ []byte) bool) (found []Process, unreadable int)
 // none or has gone; ok is false if there may be one that we cannot read.
 func environ(pid int, buf []byte) (_ []byte, ok bool) {
 	dir := "/proc/" + strconv.Itoa(pid)
+	return environOf(buf,
+		func(buf []byte) ([]byte, error) { return readEnviron(dir+"/environ", buf) },
+		func() (stat, error) { return readStat(pid) },
+		func(buf []byte) ([]byte, bool) { return threadEnviron(dir+"/task", buf) })
+}
+
+func environOf(buf []byte, read func([]byte) ([]byte, error), look func() (stat, error), ofThreads func([]byte) ([]byte, bool)) (_ []byte, ok bool) {
 	for try := 0; ; try++ {
 		var err error
-		buf, err = readEnviron(dir+"/environ", buf)
-		if err == nil && len(buf) > 0 {
+		if buf, err = read(buf); len(buf) > 0 {
 			return buf, true
 		}
-		s, serr := readStat(pid)
+		s, serr := look() // whose zero value is of no kind
 		switch {
-		case gone(serr), s.PID != 0 && (s.kernelThread() || s.corpse()):
-			return buf[:0], true
-		case serr == nil && s.State == 'Z':
-			return threadEnviron(dir+"/task", buf) // the leader has left its threads
+		case gone(serr), s.kernelThread(), s.corpse():
+			return buf, true
+		case s.State == 'Z':
+			return ofThreads(buf) // the leader has left its threads
 		case err != nil && !gone(err):
-			return buf[:0], false
-		case serr == nil && s.envEnd != 0 && s.envStart == s.envEnd:
-			return buf[:0], true
+			return buf, false
+		case s.envEnd != 0 && s.envStart == s.envEnd:
+			return buf, true
 		case try == 20:
-			return buf[:0], false
+			return buf, false
 		}
 		// Within execve: the new memory is there, its environment is not yet.
 		time.Sleep(time.Millisecond)
@@ -94,7 +100,7 @@ func threadEnviron(dir string, buf []byte) (_ []byte, ok bool) {
 	ok = true
 	for _, tid := range tids {
 		buf, err = readEnviron(dir+"/"+strconv.Itoa(tid)+"/environ", buf)
-		if err == nil && len(buf) > 0 {
+		if len(buf) > 0 {
 			return buf, true
 		}
 		ok = ok && (err == nil || gone(err))
@@ -111,5 +117,8 @@ func readEnviron(path string, buf []byte) ([]byte, error) {
 	if cap(buf) == 0 {
 		buf = make([]byte, 0, 16<<10)
 	}
-	return readAll(fd, buf, maxEnviron)
+	if buf, err = readAll(fd, buf, maxEnviron); err != nil {
+		return buf[:0], err // half of it might not have what is looked for
+	}
+	return buf, nil
 }

@@ -3,10 +3,13 @@ package proc
 import (
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestCarrying(t *testing.T) {
@@ -100,6 +103,105 @@ func TestEnvironEmpty(t *testing.T) {
 	h.line(t)
 	if buf, ok := environ(h.Process.Pid, nil); len(buf) != 0 || !ok {
 		t.Errorf("%q, %v, want nothing and readable", buf, ok)
+	}
+}
+
+// Every way in which an environment is not there at the first look.
+func TestEnvironOf(t *testing.T) {
+	const kernel, zombie = 0x00200000, 'Z'
+	runs := stat{Process: Process{PID: 7, State: 'S'}, threads: 1, envStart: 100, envEnd: 200}
+	with := func(change func(*stat)) stat {
+		s := runs
+		change(&s)
+		return s
+	}
+	for _, tt := range []struct {
+		name  string
+		reads []string // one a look, the last for ever
+		err   error
+		is    stat
+		isErr error
+		want  string
+		ok    bool
+	}{
+		{"there", []string{"A=b"}, nil, runs, nil, "A=b", true},
+		{"within execve", []string{"", "", "A=b"}, nil, runs, nil, "A=b", true},
+		{"gone at first, its next program is there", []string{"", "A=b"}, unix.ESRCH, runs, nil, "A=b", true},
+		{"never there", []string{""}, nil, runs, nil, "", false},
+		{"never there, and nobody says why", []string{""}, nil, stat{}, unix.EACCES, "", false},
+		{"not for us", []string{"", "A=b"}, unix.EACCES, runs, nil, "", false},
+		{"gone", []string{""}, nil, stat{}, ErrGone, "", true},
+		{"a kernel thread", []string{""}, unix.EACCES, with(func(s *stat) { s.flags = kernel }), nil, "", true},
+		{"a zombie", []string{""}, unix.EACCES, with(func(s *stat) { s.State = zombie }), nil, "", true},
+		{"a leader that left its threads", []string{""}, unix.EACCES, with(func(s *stat) { s.State, s.threads = zombie, 2 }), nil, "of a thread", true},
+		{"it has none", []string{"", "A=b"}, nil, with(func(s *stat) { s.envStart = 200 }), nil, "", true},
+		{"where it would be is not for us", []string{"", "A=b"}, nil, with(func(s *stat) { s.envStart, s.envEnd = 0, 0 }), nil, "A=b", true},
+	} {
+		looks := 0
+		buf, ok := environOf(nil,
+			func(buf []byte) ([]byte, error) {
+				s := tt.reads[min(looks, len(tt.reads)-1)]
+				if looks++; s != "" {
+					return append(buf[:0], s...), nil
+				}
+				return buf[:0], tt.err
+			},
+			func() (stat, error) { return tt.is, tt.isErr },
+			func(buf []byte) ([]byte, bool) { return append(buf, "of a thread"...), true })
+		if string(buf) != tt.want || ok != tt.ok || looks > 21 {
+			t.Errorf("%s: %q, %v after %d looks, want %q, %v", tt.name, buf, ok, looks, tt.want, tt.ok)
+		}
+	}
+
+	// Of a leader that has left, through any of its threads.
+	const refused = "\x00" // a read of it fails
+	for name, tt := range map[string]struct {
+		threads map[string]string
+		want    string
+		ok      bool
+	}{
+		"one has it":                  {map[string]string{"5": "", "6": "A=b", "7": ""}, "A=b", true},
+		"one has it, one is not ours": {map[string]string{"5": refused, "6": "A=b"}, "A=b", true},
+		"all have gone":               {nil, "", true},
+		"none has it":                 {map[string]string{"5": "", "6": ""}, "", true},
+		"one may have it":             {map[string]string{"5": refused, "6": ""}, "", false},
+		"the last may have it":        {map[string]string{"5": "", "6": refused}, "", false},
+		"one is gone":                 {map[string]string{"5": "gone", "6": ""}, "", true},
+	} {
+		dir := t.TempDir()
+		for tid, content := range tt.threads {
+			path := dir + "/" + tid + "/environ"
+			if content == refused {
+				path += "/"
+			}
+			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if content == refused || content == "gone" {
+				continue
+			}
+			if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if buf, ok := threadEnviron(dir, []byte("an older one's")); string(buf) != tt.want || ok != tt.ok {
+			t.Errorf("%s: %q, %v, want %q, %v", name, buf, ok, tt.want, tt.ok)
+		}
+	}
+	if buf, ok := threadEnviron(t.TempDir()+"/none", nil); len(buf) != 0 || !ok {
+		t.Errorf("of none: %q, %v", buf, ok)
+	}
+
+	// More than there can be is nothing, and not the beginning of it.
+	path := t.TempDir() + "/environ"
+	if err := os.WriteFile(path, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, maxEnviron+1); err != nil {
+		t.Fatal(err)
+	}
+	if buf, err := readEnviron(path, nil); len(buf) != 0 || err != unix.EFBIG {
+		t.Errorf("%d bytes of one without end, %v", len(buf), err)
 	}
 }
 

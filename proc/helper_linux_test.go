@@ -58,6 +58,11 @@ func TestMain(m *testing.M) {
 		ignoreChildren()
 		fmt.Println("ready")
 		io.Copy(io.Discard, os.Stdin)
+	case "hold-hidden":
+		must(json.NewEncoder(os.Stdout).Encode(Self()))
+		must(unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
+		fmt.Println("ready")
+		io.Copy(io.Discard, os.Stdin)
 	case "spin":
 		go func() {
 			for n := uint(0); ; n++ {
@@ -76,6 +81,8 @@ func TestMain(m *testing.M) {
 		helpRecycle()
 	case "family":
 		helpFamily()
+	case "hidden":
+		helpHidden()
 	case "carrying":
 		found, unreadable := Carrying(func(env []byte) bool { return HasEnv(env, markerEnv, os.Getenv(idEnv)) })
 		must(json.NewEncoder(os.Stdout).Encode(carried{found, unreadable}))
@@ -203,6 +210,43 @@ func helpRecycle() {
 		r.Is = append(r.Is, l.String())
 	}
 	must(json.NewEncoder(os.Stdout).Encode(r))
+}
+
+// helpHidden runs as pid 1 of its own namespaces. It and a child make themselves
+// processes that others of their own uid may not look into: to them they are like
+// another user's. It has one of them look.
+func helpHidden() {
+	begin := func(mode, env string) (*exec.Cmd, *bufio.Reader) {
+		c := helperCmd(mode, env)
+		_, err := c.StdinPipe()
+		must(err)
+		out, err := c.StdoutPipe()
+		must(err)
+		must(c.Start())
+		return c, bufio.NewReader(out)
+	}
+	said := func(r *bufio.Reader) []byte {
+		line, err := r.ReadBytes('\n')
+		must(err)
+		return line
+	}
+	c, _ := begin("hold", "A=b")
+	dead, err := Identify(c.Process.Pid)
+	must(err)
+	c.Process.Kill()
+	c.Wait()
+	_, out := begin("hold-hidden", markerEnv+"=x")
+	var id Identity
+	must(json.Unmarshal(said(out), &id))
+	said(out)
+	must(unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
+
+	ids, err := json.Marshal([]Identity{id, bare(id), dead})
+	must(err)
+	_, out = begin("look", idEnv+"="+string(ids))
+	os.Stdout.Write(said(out))
+	_, out = begin("carrying", idEnv+"=x")
+	os.Stdout.Write(said(out))
 }
 
 // helpFamily holds, and has a child that holds.

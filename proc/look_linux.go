@@ -24,7 +24,7 @@ func Look(id Identity) Liveness {
 // -1. The pidfd turns readable when the last thread of the process has exited.
 // For Running it is that of whichever process has the pid now.
 func Open(id Identity) (pidfd int, l Liveness) {
-	pidfd, l, _ = look(id, Here(), linux, false)
+	pidfd, l, _ = look(id, Here(), linux)
 	return pidfd, l
 }
 
@@ -50,7 +50,7 @@ func (p Process) Identify() (Identity, error) {
 
 func (p Process) identify(here Vantage, k kernel) (Identity, error) {
 	id, err := identify(p.PID, here, k)
-	if err == nil && id.Start != 0 && id.Start != p.Start {
+	if id.Start != 0 && id.Start != p.Start {
 		return Identity{}, ErrGone
 	}
 	return id, err
@@ -58,7 +58,8 @@ func (p Process) identify(here Vantage, k kernel) (Identity, error) {
 
 func identify(pid int, here Vantage, k kernel) (Identity, error) {
 	id := Identity{PID: pid, PIDNS: here.PIDNS, BootID: here.BootID, TimeNS: here.TimeNS}
-	fd, l, e := look(id, here, k, true)
+	// Nothing that could prove it alive is recorded yet, so all is asked.
+	fd, l, e := look(id, here, k)
 	if fd >= 0 {
 		k.close(fd)
 	}
@@ -87,23 +88,23 @@ type kernel struct {
 var linux = kernel{pidfdOpen, exited, pidfsInode, exists, readStat, func(fd int) { unix.Close(fd) }}
 
 // look gathers evidence in the order of its price and stops as soon as judge is
-// sure, or with all set when everything was asked that can be.
-func look(id Identity, here Vantage, k kernel, all bool) (pidfd int, l Liveness, e evidence) {
+// sure.
+func look(id Identity, here Vantage, k kernel) (pidfd int, l Liveness, e evidence) {
 	fd := -1
 	steps := [...]func(){
 		func() {}, // what the record and our vantage settle between them
 		func() {
-			var err error
-			switch fd, err = k.pidfdOpen(id.PID); err {
+			opened, err := k.pidfdOpen(id.PID)
+			switch err {
 			case nil:
-				e.pidfd = had
+				fd, e.pidfd = opened, had
 				e.exited = k.exited(fd)
 			case unix.ESRCH, unix.ENOENT:
 				// ENOENT: a thread's id, so no process has it (Linux ≥ 6.15;
 				// before that EINVAL, left to the rows without a pidfd).
-				fd, e.pidfd = -1, noProcess
+				e.pidfd = noProcess
 			default:
-				fd, e.pidfd = -1, refused
+				e.pidfd = refused
 			}
 		},
 		func() {
@@ -129,11 +130,11 @@ func look(id Identity, here Vantage, k kernel, all bool) (pidfd int, l Liveness,
 	for _, step := range steps {
 		step()
 		l = judge(id, here, e)
-		if l == Gone || l == Unknown || l == Alive && !all {
+		if l != Running {
 			break
 		}
 	}
-	if fd >= 0 && (l == Gone || l == Unknown) {
+	if fd >= 0 && l == Gone {
 		k.close(fd)
 		fd = -1
 	}

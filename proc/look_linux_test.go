@@ -1,9 +1,11 @@
 package proc
 
 import (
+	"encoding/json"
 	"errors"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -64,29 +66,32 @@ func TestOpen(t *testing.T) {
 	}
 }
 
+func countFDs(t *testing.T) int {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(fds)
+}
+
 func TestOpenLeaksNothing(t *testing.T) {
 	_, id := holder(t)
 	recycled := id
 	recycled.PIDFSIno++
-	count := func() int {
-		fds, err := os.ReadDir("/proc/self/fd")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(fds)
-	}
 	Look(id)
-	before := count()
+	before := countFDs(t)
 	for range 50 {
 		Look(id)
 		Look(recycled)
 		Look(bare(id))
 		Identify(id.PID)
 		Stat(id.PID)
+		numbered("/proc/self/task")
 	}
 	Carrying(func([]byte) bool { return false })
 	Descendants(1)
-	if after := count(); after > before+5 { // the runtime may open some of its own
+	if after := countFDs(t); after > before+5 { // the runtime may open some of its own
 		t.Errorf("%d descriptors before, %d after", before, after)
 	}
 }
@@ -107,10 +112,10 @@ func TestZombie(t *testing.T) {
 	wantLook(t, "zombie of which only the pid is known", Identity{PID: id.PID}, Gone)
 	k := linux
 	k.pidfdOpen = func(int) (int, error) { return -1, unix.EMFILE }
-	if _, l, _ := look(id, Here(), k, false); l != Gone {
+	if _, l, _ := look(id, Here(), k); l != Gone {
 		t.Errorf("zombie without a pidfd: %v, want gone", l)
 	}
-	if _, l, _ := look(control, Here(), k, false); l != Running {
+	if _, l, _ := look(control, Here(), k); l != Running {
 		t.Errorf("live process without a pidfd: %v, want running", l)
 	}
 	if _, err := Identify(id.PID); !errors.Is(err, ErrGone) {
@@ -143,7 +148,7 @@ func TestLeaderless(t *testing.T) {
 	noPidfd.pidfdOpen = func(int) (int, error) { return -1, unix.EPERM }
 	wantLook(t, "leader gone", id, Alive)
 	wantLook(t, "leader gone, by start time", bare(id), Alive)
-	if _, l, _ := look(id, Here(), noPidfd, false); l != Running {
+	if _, l, _ := look(id, Here(), noPidfd); l != Running {
 		t.Errorf("leader gone, without a pidfd: %v, want running", l)
 	}
 	if id2, err := Identify(id.PID); err != nil || id2 != id {
@@ -152,7 +157,7 @@ func TestLeaderless(t *testing.T) {
 	h.in.Close()
 	waitDead(t, id.PID)
 	wantLook(t, "last thread gone", id, Gone)
-	if _, l, _ := look(id, Here(), noPidfd, false); l != Gone {
+	if _, l, _ := look(id, Here(), noPidfd); l != Gone {
 		t.Errorf("last thread gone, without a pidfd: %v, want gone", l)
 	}
 }
@@ -222,7 +227,7 @@ func TestThreadID(t *testing.T) {
 		if tid == os.Getpid() {
 			continue
 		}
-		if _, _, e := look(Identity{PID: tid}, Here(), linux, false); e.pidfd == refused {
+		if _, _, e := look(Identity{PID: tid}, Here(), linux); e.pidfd == refused {
 			t.Skip("this kernel does not tell a thread's id from a bad argument")
 		}
 		wantLook(t, "thread", Identity{PID: tid}, Gone)
@@ -322,7 +327,7 @@ func TestFallbacks(t *testing.T) {
 			for _, change := range tt.k {
 				change(&k)
 			}
-			fd, l, _ := look(id, tt.here, k, false)
+			fd, l, _ := look(id, tt.here, k)
 			if l != tt.want {
 				t.Errorf("%v, want %v", l, tt.want)
 			}
@@ -348,14 +353,14 @@ func TestLookIsLazy(t *testing.T) {
 	k := linux
 	k.stat = func(int) (stat, error) { t.Error("read stat"); return stat{}, unix.EACCES }
 	k.exists = func(int) answer { t.Error("asked kill"); return unasked }
-	if fd, l, _ := look(id, Here(), k, false); l != Alive {
+	if fd, l, _ := look(id, Here(), k); l != Alive {
 		t.Errorf("%v, want alive", l)
 	} else {
 		unix.Close(fd)
 	}
 	k.pidfdOpen = func(int) (int, error) { t.Error("opened a pidfd"); return -1, unix.EMFILE }
 	id.BootID = "another"
-	if _, l, _ := look(id, Here(), k, false); l != Gone {
+	if _, l, _ := look(id, Here(), k); l != Gone {
 		t.Errorf("other boot: %v, want gone", l)
 	}
 }
@@ -503,6 +508,52 @@ func TestOtherUser(t *testing.T) {
 			}
 			if r.Kill[0] != yes || r.Kill[2] != no {
 				t.Errorf("exists: %v of the live one, %v of the dead, want yes, no", r.Kill[0], r.Kill[2])
+			}
+		})
+	}
+}
+
+// The same without another user, for whom it takes root: what /proc hides is like
+// another user's to those of its own. Nothing of it is evidence of death.
+func TestHiddenProcess(t *testing.T) {
+	if groups, err := os.Getgroups(); err != nil || os.Getgid() == 0 || slices.Contains(groups, 0) {
+		t.Skip("from group 0 nothing is hidden; TestOtherUser is for root")
+	}
+	inode := "running"
+	if Self().PIDFSIno != 0 {
+		inode = "alive"
+	}
+	for _, tt := range []struct{ options, whole, start string }{
+		{"", "alive", "alive"},
+		{"hidepid=1", inode, "running"},
+		{"hidepid=2", inode, "running"},
+	} {
+		t.Run(tt.options, func(t *testing.T) {
+			c := helperCmd("hidden", mountEnv+"="+tt.options)
+			c.SysProcAttr = &syscall.SysProcAttr{
+				Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNS,
+				// Not root, who would get every capability by its exec; one mounts.
+				UidMappings: []syscall.SysProcIDMap{{ContainerID: 1000, HostID: os.Getuid(), Size: 1}},
+				GidMappings: []syscall.SysProcIDMap{{ContainerID: 1000, HostID: os.Getgid(), Size: 1}},
+				AmbientCaps: []uintptr{unix.CAP_SYS_ADMIN},
+			}
+			h := start(t, c)
+			var r looked
+			if err := json.Unmarshal([]byte(h.line(t)), &r); err != nil {
+				t.Fatal(err)
+			}
+			if want := []string{tt.whole, tt.start, "gone"}; !slices.Equal(r.Is, want) {
+				t.Errorf("it, it by its start time, and a dead one: %v, want %v", r.Is, want)
+			}
+			if r.Kill[0] != yes || r.Kill[2] != no {
+				t.Errorf("exists: %v of it, %v of the dead one", r.Kill[0], r.Kill[2])
+			}
+			var found carried
+			if err := json.Unmarshal([]byte(h.line(t)), &found); err != nil {
+				t.Fatal(err)
+			}
+			if found.Found != nil || found.Unreadable == 0 {
+				t.Errorf("%+v, want nothing found, some unreadable", found)
 			}
 		})
 	}

@@ -8,9 +8,12 @@ import (
 )
 
 // ReadMachine reads the facts of the machine. It opens a file for each CPU.
-func ReadMachine() Machine { return readMachine(genuine) }
+func ReadMachine() Machine {
+	mountinfo, _ := readFile("/proc/self/mountinfo", 1<<20) // what cannot be read has no mount
+	return readMachine(genuine, mountinfo)
+}
 
-func readMachine(fs kernelFiles) Machine {
+func readMachine(fs kernelFiles, mountinfo []byte) Machine {
 	var m Machine
 	var uts unix.Utsname
 	if unix.Uname(&uts) == nil {
@@ -26,8 +29,8 @@ func readMachine(fs kernelFiles) Machine {
 	if err != nil {
 		return m
 	}
-	online, err := parseCPUList(b)
-	if err != nil || len(online) == 0 {
+	online, _ := parseCPUList(b)
+	if len(online) == 0 {
 		return m
 	}
 	m.Governor = governor(fs, online)
@@ -37,7 +40,7 @@ func readMachine(fs kernelFiles) Machine {
 	if unix.SchedGetaffinity(0, &may) != nil {
 		return m
 	}
-	if quota, ok := cpuQuota(fs); ok {
+	if quota, ok := cpuQuota(fs, mountinfo); ok {
 		usable := float64(min(n, may.Count()))
 		if quota > 0 && quota < usable {
 			usable = quota
@@ -51,10 +54,10 @@ func readMachine(fs kernelFiles) Machine {
 func governor(fs kernelFiles, online []int) string {
 	all := ""
 	for _, cpu := range online {
-		b, err := fs(cpuDir+"/cpu"+strconv.Itoa(cpu)+"/cpufreq/scaling_governor", 64)
+		b, _ := fs(cpuDir+"/cpu"+strconv.Itoa(cpu)+"/cpufreq/scaling_governor", 64)
 		g := string(bytes.TrimSpace(b))
 		switch {
-		case err != nil || g == "":
+		case g == "":
 			return ""
 		case all == "":
 			all = g
@@ -73,9 +76,9 @@ func turbo(fs kernelFiles) *bool {
 		path string
 		on   string
 	}{{cpuDir + "/intel_pstate/no_turbo", "0\n"}, {cpuDir + "/cpufreq/boost", "1\n"}} {
-		b, err := fs(f.path, 16)
-		if err == nil && (string(b) == "0\n" || string(b) == "1\n") {
-			on := string(b) == f.on
+		b, _ := fs(f.path, 16)
+		if word := string(b); word == "0\n" || word == "1\n" {
+			on := word == f.on
 			return &on
 		}
 	}

@@ -43,7 +43,7 @@ func TestCgroupDirSkipsOthers(t *testing.T) {
 func TestUnescape(t *testing.T) {
 	for in, want := range map[string]string{
 		"plain": "plain", `a\040b`: "a b", `\040`: " ", `\040\011`: " \t", `\134040`: `\040`, `x\377`: "x\xff",
-		`\400`: `\400`, `\048`: `\048`, `\0/8`: `\0/8`, `\04`: `\04`, `\`: `\`, `a\`: `a\`, `\\040`: `\ `, `\08\040`: `\08 `, `\/40`: `\/40`, `\840`: `\840`,
+		`\400`: `\400`, `\048`: `\048`, `\0/8`: `\0/8`, `\04`: `\04`, `\`: `\`, `a\`: `a\`, `\\040`: `\ `, `\08\040`: `\08 `, `\/40`: `\/40`, `\840`: `\840`, `abcde\`: `abcde\`, `\08abc\0`: `\08abc\0`,
 	} {
 		if got := unescape(in); got != want {
 			t.Errorf("%q: %q, want %q", in, got, want)
@@ -72,7 +72,7 @@ func TestStatLine(t *testing.T) {
 			t.Errorf("state %q: %+v, %v", state, s, err)
 		}
 	}
-	for _, line := range []string{"(x) S" + rest, "42 )x( S" + rest, "42 (x)S" + rest, "42 (x", "42 x) S" + rest, "42 (x) ", "42 (x)", "4 2 (x) S" + rest, "-  (x) S" + rest, "42 (x) S 0 1 2"} {
+	for _, line := range []string{"(x) S" + rest, "42 )x( S" + rest, "42 (x)S" + rest, "42 (x)-S" + rest, "42 (x", "42 x) S" + rest, "42 (x) ", "42 (x)", "4 2 (x) S" + rest, "-  (x) S" + rest, "42 (x) S 0 1 2"} {
 		if s, err := parseStat([]byte(line)); err == nil {
 			t.Errorf("%q: %+v", line, s)
 		}

@@ -75,9 +75,9 @@ func LosesChildren(pid int) (bool, error) {
 	}
 	ignores, err := parseStatusIgnores(b, int(unix.SIGCHLD))
 	if err != nil {
-		return false, &fs.PathError{Op: "parse", Path: path, Err: err}
+		err = &fs.PathError{Op: "parse", Path: path, Err: err}
 	}
-	return ignores, nil
+	return ignores, err
 }
 
 // readStat is Stat without the uid, which costs more than all the rest.

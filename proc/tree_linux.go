@@ -41,15 +41,15 @@ func Lineage() []Process {
 
 func ancestors(pid int, stat func(pid int) (Process, error)) []Process {
 	var as []Process
-	child, err := stat(pid)
-	for tries := 0; err == nil && child.PPID != 0; {
+	child, _ := stat(pid) // what cannot be read has no parent, and began at 0
+	for tries := 0; child.PPID != 0; {
 		parent, perr := stat(child.PPID)
 		// A parent is never younger than its child. If it seems to be, or is not
 		// there, it has died since the child was read, its pid may have gone to
 		// another, and the child has a new parent: ask the child again.
 		if perr != nil || parent.Start > child.Start {
-			c, cerr := stat(child.PID)
-			if tries++; tries > 3 || cerr != nil || c.Start != child.Start || c.PPID == child.PPID {
+			c, _ := stat(child.PID)
+			if tries++; tries > 3 || c.Start != child.Start || c.PPID == child.PPID {
 				break
 			}
 			child = c
@@ -81,9 +81,7 @@ func Descendants(pid int) []Process {
 	ds := below(pid, all)
 	// The uid, which costs the most, only of those that matter.
 	for i, d := range ds {
-		if p, err := Stat(d.PID); err == nil && p.Start == d.Start {
-			ds[i] = p
-		}
+		ds[i].UID = d.RealUID()
 	}
 	return ds
 }

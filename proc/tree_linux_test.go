@@ -108,6 +108,9 @@ func TestAncestorsWhileTheyDie(t *testing.T) {
 		{"parent recycled, child too", ps{30: {PPID: 20, Start: 5}, 20: {PPID: 1, Start: 7}, 1: {Start: 1}},
 			func(p ps) { p[30] = Process{PPID: 1, Start: 8} }, nil},
 		{"younger parent", ps{30: {PPID: 20, Start: 5}, 20: {PPID: 1, Start: 7}, 1: {Start: 1}}, nil, nil},
+		{"gone", ps{20: {PPID: 1}}, nil, nil},
+		{"parent recycled, child gone", ps{30: {PPID: 20, Start: 5}, 20: {PPID: 1, Start: 7}, 1: {Start: 1}},
+			func(p ps) { delete(p, 30) }, nil},
 	}
 	for _, tt := range tests {
 		looks := 0
@@ -124,6 +127,9 @@ func TestAncestorsWhileTheyDie(t *testing.T) {
 		}))
 		if !slices.Equal(got, tt.want) {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
+		if tt.name == "younger parent" && looks != 3 {
+			t.Errorf("%s: %d looks, want the child, the parent and the child again", tt.name, looks)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -78,7 +79,7 @@ type Hold struct {
 	d      *Dir
 	entry  entry
 	lockFD int
-	raw    []byte  // the record as another process of the hold wrote it, if one did
+	raw    []byte  // the record as another process wrote it, if we go on from that
 	job    *Record // the job's shared hold that comes back at the end of a trade
 }
 
@@ -99,9 +100,10 @@ type attempt struct {
 	around   []*Record // the holds that we are inside of
 	former   *Hold     // our ticket before we lost our place
 	waker    *waker
-	follower *follower // of who is in the way; nil: none
-	loose    entry     // who had no kernel lock when we came to follow
-	own      int       // pidfd of the anchor, if that is not this process
+	followed map[entry]*follower // of who is, or was, in the way
+	closing  sync.WaitGroup
+	loose    entry // who had no kernel lock when we came to follow
+	own      int   // pidfd of the anchor, if that is not this process
 	told     string
 }
 

@@ -33,6 +33,9 @@ func (r *Record) read(b []byte) bool {
 	return q.ok && err == io.EOF
 }
 
+// maxKeys is more than an object of a record has.
+const maxKeys = 64
+
 // A jsonReader reads what it expects and is not ok from the first surprise on.
 type jsonReader struct {
 	dec  *json.Decoder
@@ -183,8 +186,10 @@ func (q *jsonReader) object(field func(key string)) {
 	}
 	for seen := []string(nil); q.ok && q.dec.More(); {
 		key, _ := q.token().(string)
-		if slices.Contains(seen, key) {
-			q.ok = false // the second adds to the first, or replaces it
+		// The second adds to the first, or replaces it. Of more than there should be each
+		// would be sought among all, under the guard.
+		if len(seen) == maxKeys || slices.Contains(seen, key) {
+			q.ok = false
 			return
 		}
 		seen = append(seen, key)

@@ -3,6 +3,7 @@ package lock
 import (
 	"encoding/json"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -27,6 +28,27 @@ func TestRecordIsReadByHand(t *testing.T) {
 		} else if !reflect.DeepEqual(&got, r) {
 			t.Errorf("%s: read as %+v\nwant %+v", name, &got, r)
 		}
+	}
+}
+
+// A record with more keys than any has is for encoding/json, which does not seek each
+// among all.
+func TestRecordOfManyKeys(t *testing.T) {
+	r := brief()
+	r.Job = make(map[string]string)
+	for i := range maxKeys {
+		r.Job[strconv.Itoa(i)] = "x"
+	}
+	if !new(Record).read(encoded(t, r, nil)) {
+		t.Errorf("with %d keys it is not read by hand", len(r.Job))
+	}
+	r.Job["more"] = "x"
+	b := encoded(t, r, nil)
+	if new(Record).read(b) {
+		t.Errorf("with %d keys it is read by hand", len(r.Job))
+	}
+	if got, err := decodeRecord(b, r.Seq); err != nil || !reflect.DeepEqual(got, r) {
+		t.Errorf("%+v, %v", got, err)
 	}
 }
 

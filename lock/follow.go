@@ -28,37 +28,50 @@ func (a *attempt) sleep(v *vigil, blocker *Ticket) {
 		v.wait(a.waker, a.own)
 	}
 	// Not waited for: to close an inotify instance takes the kernel up to 20 ms
-	// (fsnotify_destroy_group in fs/notify/group.c waits for readers of its marks).
-	go v.close()
+	// (fsnotify_destroy_group in fs/notify/group.c waits for readers of its marks). But
+	// for the one before, or who wakes us again and again uses up what our uid may have.
+	a.closing.Wait()
+	a.closing.Go(v.close)
 }
 
 // follow has the vigil end when the kernel lock of a ticket is given up. Where nobody
 // has it the ticket has ended since it was judged, which is worth one look more, or it
 // lives without, which is no news. A peer that takes the lock itself can keep the end
 // from us, and no more: what else is watched is watched all the same.
+//
+// One thread follows each: who is in the way can change back and forth while both live.
 func (a *attempt) follow(v *vigil, e entry) {
-	if a.follower != nil && (a.follower.entry != e || ready(a.follower.fd)) {
-		a.unfollow()
+	for e, f := range a.followed {
+		if ready(f.fd) {
+			unix.Close(f.fd)
+			delete(a.followed, e)
+		}
 	}
-	if a.follower == nil {
-		f, l := a.d.newFollower(e)
+	f := a.followed[e]
+	if f == nil {
+		var l kernelLock
+		f, l = a.d.newFollower(e)
 		if l == lockFree && a.loose != e {
 			a.loose = e
 			v.within(time.Millisecond)
 		}
-		a.follower = f
+		if f == nil {
+			return
+		}
+		if a.followed == nil {
+			a.followed = make(map[entry]*follower)
+		}
+		a.followed[e] = f
 	}
-	if a.follower != nil {
-		v.add(a.follower.fd)
-		v.lent = a.follower.fd
-	}
+	v.add(f.fd)
+	v.lent = f.fd
 }
 
 func (a *attempt) unfollow() {
-	if a.follower != nil {
-		unix.Close(a.follower.fd)
-		a.follower = nil
+	for _, f := range a.followed {
+		unix.Close(f.fd)
 	}
+	a.followed = nil
 }
 
 // newFollower follows a ticket whose kernel lock is held; nil if it is not, or that

@@ -88,3 +88,61 @@ func TestFollowerOfAFreeLock(t *testing.T) {
 		t.Errorf("the holder was looked at %d times", looks)
 	}
 }
+
+// Who is in the way can change back and forth, a run inside a job's hold and that hold:
+// each is followed once.
+func TestFollowersByTurns(t *testing.T) {
+	h := newHost(t)
+	shared := func(r *Request) { r.Mode = Shared }
+	one, err := h.acquire(shared)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := h.acquire(shared)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &attempt{d: h.dir()}
+	turn := func() {
+		for _, e := range []entry{one.entry, other.entry} {
+			v := new(vigil)
+			a.follow(v, e)
+			if len(v.fds) != 1 {
+				t.Errorf("%v is not followed", e)
+			}
+			v.close()
+		}
+	}
+	turn()
+	before := openFDs(t)
+	for range 20 {
+		turn()
+	}
+	if after := openFDs(t); after > before+5 {
+		t.Errorf("%d descriptors before, %d after", before, after)
+	}
+	a.unfollow()
+}
+
+// Whoever wakes us again and again costs us no more than one instance of inotify beside
+// the one in use.
+func TestSleepClosesOneAfterTheOther(t *testing.T) {
+	h := newHost(t)
+	hold, err := h.acquire()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &attempt{d: h.dir()} // its patience is over
+	before := openFDs(t)
+	for range 50 {
+		v := new(vigil)
+		if !a.d.watchFile(v, hold.entry) {
+			t.Fatal("no instance of inotify is left")
+		}
+		a.sleep(v, &Ticket{entry: hold.entry})
+		if now := openFDs(t); now > before+5 {
+			t.Fatalf("%d descriptors before, %d now", before, now)
+		}
+	}
+	a.closing.Wait()
+}

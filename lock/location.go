@@ -108,7 +108,10 @@ func ReadConfig(path string) (*Config, error) {
 	if err != nil || !st.Mode().IsRegular() || st.Size() > maxConfig {
 		return nil, &UnusableError{Path: path, Problem: "the configuration is no regular file of at most 1 MiB", Err: err}
 	}
-	text, err := io.ReadAll(io.LimitReader(f, maxConfig))
+	text, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
+	if err == nil && len(text) > maxConfig {
+		err = errors.New("it grew while it was read")
+	}
 	if err != nil {
 		return nil, &UnusableError{Path: path, Problem: "the configuration cannot be read", Err: err}
 	}

@@ -34,6 +34,7 @@ func untilSignalled() context.Context {
 	go func() {
 		s := <-signals
 		cancel(signalled{s.(syscall.Signal)})
+		signal.Stop(signals) // a second one ends us
 	}()
 	return ctx
 }

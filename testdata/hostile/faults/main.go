@@ -346,8 +346,9 @@ func own(r *rig.Rig, c rig.Call, name string) bool {
 	case name == "eventfd2":
 		return c.After != unix.SYS_EPOLL_CREATE1
 	case name == "read":
-		// The Go library's own, on which it hears whether an exec failed.
-		return !strings.HasPrefix(c.Path, "pipe:")
+		// The Go library's own, on which it hears whether an exec failed; and again a
+		// socket, whose other end can only close.
+		return !strings.HasPrefix(c.Path, "pipe:") && !strings.HasPrefix(c.Path, "socket:")
 	}
 	return true
 }

@@ -119,6 +119,11 @@ func helpBound() {
 		d.resolveScope(true)
 		fmt.Println(d.Scope)
 	}
+	for _, open := range []func(Location) (*Dir, error){OpenToLook, Open} {
+		d, err := open(Location{Path: dir + "/place"})
+		must(err)
+		fmt.Println(d.Scope)
+	}
 }
 
 func must(err error) {

@@ -90,6 +90,8 @@ func TestMain(m *testing.M) {
 		s.leave()
 	case "bound":
 		helpBound()
+	case "full":
+		helpFull()
 	default:
 		must(errors.New("no such mode"))
 	}

@@ -90,6 +90,8 @@ func TestMain(m *testing.M) {
 		s.leave()
 	case "bound":
 		helpBound()
+	case "full":
+		helpFull()
 	default:
 		must(errors.New("no such mode"))
 	}
@@ -117,6 +119,11 @@ func helpBound() {
 		must(err)
 		d.host.here = proc.Vantage{PIDNS: proc.InitialPIDNS, ProcOurs: true}
 		d.resolveScope(true)
+		fmt.Println(d.Scope)
+	}
+	for _, open := range []func(Location) (*Dir, error){OpenToLook, Open} {
+		d, err := open(Location{Path: dir + "/place"})
+		must(err)
 		fmt.Println(d.Scope)
 	}
 }

@@ -124,7 +124,7 @@ func TestScopeOfAPartOfAFileSystem(t *testing.T) {
 	if errors.Is(err, unix.EPERM) || strings.HasPrefix(string(out), "no mount") {
 		t.Skipf("not allowed here: %s %v", out, err)
 	}
-	if string(out) != "container\nbox\n" || err != nil {
+	if string(out) != "container\nbox\ncontainer\ncontainer\n" || err != nil {
 		t.Errorf("%q, %v", out, err)
 	}
 	if _, err := os.Lstat(dir + "/part/" + hostMark); err == nil {

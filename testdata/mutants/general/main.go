@@ -152,9 +152,13 @@ func tryPackage(path string, jobs int, list bool, end time.Time, wanted, left *r
 					bad++
 				}
 			}
-			counts[fate]++
-			if fate == "survived" || fate == "not covered" {
+			switch counts[fate]++; fate {
+			case "killed", "equivalent", "not tried":
+			case "survived", "not covered":
 				fmt.Printf("%-11s %s\n", fate, m)
+			default: // not even that
+				bad++
+				fmt.Printf("error       %s: %s\n", m, fate)
 			}
 		})
 	}

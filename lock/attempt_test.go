@@ -192,8 +192,12 @@ func TestWaitFree(t *testing.T) {
 	first := send(t, errand{Dir: h.path, Shared: true})
 	id := first.hears(t, "held").ID
 	var timeout *TimeoutError
-	if err := h.dir().WaitFree(t.Context(), me, 50*time.Millisecond, nil); !errors.As(err, &timeout) || timeout.Blocker.ID() != id {
+	looks := 0
+	if err := h.dir().WaitFree(t.Context(), me, 50*time.Millisecond, func(Event) { looks++ }); !errors.As(err, &timeout) || timeout.Blocker.ID() != id {
 		t.Errorf("beside a shared holder: %v", err)
+	}
+	if looks != 1 {
+		t.Errorf("it looked %d times, though nothing happened", looks)
 	}
 	if err := h.dir().WaitFree(t.Context(), Caller{UID: unix.Getuid(), HoldID: id}, time.Minute, nil); !errors.As(err, new(*NestedError)) {
 		t.Errorf("inside: %v", err)

@@ -102,8 +102,13 @@ func TestGate(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := w.want(HeldNow).Holders[0].Record.Gate; got != tt.want {
-				t.Errorf("%s, want %s", got, tt.want)
+			r := w.want(HeldNow).Holders[0].Record
+			if r.Gate != tt.want {
+				t.Errorf("%s, want %s", r.Gate, tt.want)
+			}
+			// What runs is told as it was when the host was quiet enough.
+			if last := tt.numbers[len(tt.numbers)-1]; tt.g.Runnable > 0 && *r.RunnableAtAcquire != last {
+				t.Errorf("runnable %d, want %d", *r.RunnableAtAcquire, last)
 			}
 			if err := a.hold.Release(); err != nil {
 				t.Error(err)

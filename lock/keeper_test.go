@@ -422,8 +422,12 @@ func TestKeeperSleeps(t *testing.T) {
 	if ready(fd) {
 		t.Error("it would be woken again")
 	}
-	k.vigil.within(time.Millisecond)
-	k.sleep() // to the limit
+	k.vigil.within(20 * time.Millisecond)
+	began := proc.BootTime()
+	k.sleep()
+	if took := proc.BootTime() - began; took < 20*time.Millisecond {
+		t.Errorf("it slept for %s", took)
+	}
 	k.vigil.close()
 }
 

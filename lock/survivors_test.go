@@ -320,7 +320,8 @@ func TestDrainIsBounded(t *testing.T) {
 	if err := errors.Join(os.Remove(w.file(guardFile)), os.Mkdir(w.file(guardFile), 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.settle(t.Context()); !errors.As(err, new(*UnusableError)) || a.hold.lockFD != -1 {
+	fd := a.hold.lockFD
+	if err := a.settle(t.Context()); !errors.As(err, new(*UnusableError)) || a.hold.lockFD != -1 || unix.Fstat(fd, new(unix.Stat_t)) != unix.EBADF {
 		t.Errorf("without the guard: %v, descriptor %d", err, a.hold.lockFD)
 	}
 }

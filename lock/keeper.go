@@ -12,7 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -192,15 +191,13 @@ func closeOnExecBelow(end int) {
 // and has no timer unless its anchor cannot be watched, or its job has ended
 // and left processes.
 func Keep() int {
-	name := [16]byte{}
-	copy(name[:], "hostlock")
-	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&name[0])), 0, 0, 0)
 	for fd := keeperLockFD; fd <= keeperDirFD; fd++ {
 		var st unix.Stat_t
 		if unix.Fstat(fd, &st) != nil {
 			return 1 // started by hand: there is nothing to keep
 		}
 	}
+	nameProcess("hostlock")
 	pipe := os.NewFile(keeperPipeFD, "taker")
 	k, err := newKeeper(pipe, keeperDirFD, os.Args[2:])
 	if err != nil {
@@ -226,6 +223,16 @@ func Keep() int {
 		k.sleep()
 	}
 	return 0
+}
+
+// nameProcess names the process, which is its main thread. prctl(PR_SET_NAME)
+// names whichever thread calls it.
+func nameProcess(name string) {
+	fd, err := retry(func() (int, error) { return unix.Open("/proc/self/comm", unix.O_WRONLY|unix.O_CLOEXEC, 0) })
+	if err == nil {
+		_, _ = unix.Write(fd, []byte(name))
+		unix.Close(fd)
+	}
 }
 
 type keeper struct {

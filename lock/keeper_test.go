@@ -9,8 +9,10 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -45,6 +47,34 @@ func keptHost(t *testing.T, e errand) (h *host, anchor *helper, keeper int, take
 		unix.Wait4(ks[0], nil, 0, nil)
 	})
 	return h, anchor, ks[0], taken
+}
+
+// A goroutine may run on any thread; the name that ps shows is the main one's.
+func TestNameProcess(t *testing.T) {
+	was, err := os.ReadFile("/proc/self/comm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nameProcess(strings.TrimSpace(string(was)))
+	const name = "not by chance"
+	// Of two threads that goroutines hold at the same time, one is not the main one.
+	var named, both sync.WaitGroup
+	both.Add(2)
+	for range 2 {
+		named.Go(func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			both.Done()
+			both.Wait()
+			if unix.Gettid() != unix.Getpid() {
+				nameProcess(name)
+			}
+		})
+	}
+	named.Wait()
+	if is, err := os.ReadFile("/proc/self/comm"); err != nil || string(is) != name+"\n" {
+		t.Errorf("%q, %v, want %q", is, err, name)
+	}
 }
 
 // ends waits for a keeper, which is our child, to exit, and returns its status.

@@ -198,13 +198,19 @@ func (x *model) released(m *member, h *Hold, err error) {
 		x.leaves(m)
 		return
 	}
-	m.trades = false
+	x.returned(m, h, x.w.kept[h.Record.Body.PID])
 	x.leaves(m)
-	delete(x.w.life, m.pid) // a run ends with its hold, and who waits behind it watches that
-	job.keeper = h.Record.Body.PID
-	job.hold = &Hold{d: job.d, entry: h.entry, lockFD: x.w.kept[job.keeper], Record: h.Record, raw: h.raw}
 	delete(x.w.kept, job.keeper)
-	job.seq, job.phase, job.forgedAt = h.entry.seq, possessing, 0
+	delete(x.w.life, m.pid) // a run ends with its hold, and who waits behind it watches that
+}
+
+// returned: m's job has its share back, as h, whose keeper has fd.
+func (x *model) returned(m *member, h *Hold, fd int) {
+	job := m.job
+	m.trades = false
+	job.keeper = h.Record.Body.PID
+	job.hold = &Hold{d: job.d, entry: h.entry, lockFD: fd, Record: h.Record, raw: h.raw}
+	job.seq, job.phase, job.forgedAt, job.greyAt = h.entry.seq, possessing, 0, x.w.clock.Boot
 	job.tickets = append(job.tickets, h.entry)
 }
 
@@ -269,6 +275,7 @@ func (x *model) visit(m *member, crashAfter int) {
 	}
 	blocker, why := x.obstacle(m)
 	jobHolds := m.job != nil && m.job.solid()
+	taken := x.numbers(m)
 	ok, err, crashed := x.try(m, crashAfter)
 	if m.job != nil && m.job.has() {
 		if _, err := os.Stat(m.job.ticketFile()); err != nil {
@@ -300,9 +307,9 @@ func (x *model) visit(m *member, crashAfter int) {
 	if m.seq != m.hold.entry.seq {
 		m.seq, m.joined = m.hold.entry.seq, m.hold.Record.Joins
 		for _, o := range x.all {
-			// With the guard, the numbers of tickets that are no more may be forgotten.
-			evicted := o.has() && o.expired() && !o.inPlace()
-			if o != m && o.phase != outside && o.phase != away && o.phase != departed && !evicted && o.seq == m.seq {
+			// With the guard, only the numbers of tickets that are no more may be forgotten:
+			// of who was evicted, or passed long after its deadline.
+			if o != m && o.seq == m.seq && (o.solid() || o.stands() || o.has() && !o.expired() || taken[m.seq]) {
 				x.t.Fatalf("%s and %s have one number, %d", m.name, o.name, m.seq)
 			}
 			if o != m && o.phase == inQueue && o.seq > m.seq {
@@ -324,6 +331,21 @@ func (x *model) visit(m *member, crashAfter int) {
 	case !ok && blocker == nil && sure && !greys:
 		x.t.Fatalf("%s waits for %v, and nothing is in its way", m.name, m.lastSeen.entry)
 	}
+}
+
+// numbers are those of the tickets that are there, without m's.
+func (x *model) numbers(m *member) map[uint64]bool {
+	files, err := os.ReadDir(x.w.path)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	ns := map[uint64]bool{}
+	for _, f := range files {
+		if e, _, ok := parseEntry(f.Name()); ok && !slices.Contains(m.tickets, e) {
+			ns[e.seq] = true
+		}
+	}
+	return ns
 }
 
 func first(ms []*member, _, _ bool) []*member { return ms }
@@ -506,6 +528,37 @@ func (x *model) pick(what string, ok func(*member) bool) *member {
 	return ms[rapid.IntRange(0, len(ms)-1).Draw(x.t, what)]
 }
 
+// crashes is after how many questions to the world somebody is killed; mostly 0,
+// never.
+func (x *model) crashes(most int) int {
+	if rapid.IntRange(0, 4).Draw(x.t, "crash?") == 0 {
+		return rapid.IntRange(1, most).Draw(x.t, "crash after")
+	}
+	return 0
+}
+
+// end has m release its hold, and perhaps not survive that.
+func (x *model) end(m *member, crashAfter int) {
+	if crashAfter == 0 {
+		x.release(m)
+		return
+	}
+	h := m.hold
+	x.w.killed = m.trades && rapid.Bool().Draw(x.t, "its keeper too")
+	defer func() { x.w.killed = false }()
+	var err error
+	if !x.mortal(m, crashAfter, func() { err = h.Release() }) {
+		x.released(m, h, err)
+		return
+	}
+	// Once it is recorded that the job shares again, it does, whether or not anybody
+	// embodies that.
+	if t := m.d.load(h.entry); m.trades && t.ID() == m.job.id {
+		x.returned(m, &Hold{entry: h.entry, Record: *t.Record, raw: t.raw}, -1)
+	}
+	x.buried(m)
+}
+
 // release gives m's hold back and checks what it is told.
 func (x *model) release(m *member) {
 	untouched := m.inPlace()
@@ -582,12 +635,6 @@ func (x *model) share() {
 func runModel(t *rapid.T, tb testing.TB) {
 	w := newWorld(tb)
 	x := &model{t: t, w: w, told: map[string][]string{}, pidf: map[int]int{}}
-	crashes := func() int {
-		if rapid.IntRange(0, 4).Draw(t, "crash?") == 0 {
-			return rapid.IntRange(1, 25).Draw(t, "crash after")
-		}
-		return 0
-	}
 	defer func() {
 		for _, m := range x.all {
 			if m.hold != nil && m.hold.lockFD >= 0 {
@@ -640,7 +687,7 @@ func runModel(t *rapid.T, tb testing.TB) {
 					}
 				}
 			}
-			x.begin(m, crashes(), change...)
+			x.begin(m, x.crashes(25), change...)
 		},
 		"step": func(t *rapid.T) { // of a job that shares the host: it measures, or builds
 			x.t = t
@@ -652,33 +699,23 @@ func runModel(t *rapid.T, tb testing.TB) {
 			}
 			patience := timeout(time.Duration(rapid.IntRange(1, 1000).Draw(t, "timeout")) * time.Second)
 			if rapid.IntRange(0, 2).Draw(t, "build?") > 0 {
-				x.begin(&member{job: job}, crashes(), letBe, within(job.id), patience)
+				x.begin(&member{job: job}, x.crashes(25), letBe, within(job.id), patience)
 			} else {
-				x.begin(&member{outer: job}, crashes(), letBe, within(job.id), patience, shared)
+				x.begin(&member{outer: job}, x.crashes(25), letBe, within(job.id), patience, shared)
 			}
 		},
 		"wake": func(t *rapid.T) {
 			x.t = t
-			x.visit(x.pick("wake", func(m *member) bool { return m.phase == inQueue }), crashes())
+			x.visit(x.pick("wake", func(m *member) bool { return m.phase == inQueue }), x.crashes(25))
 		},
 		"settle": func(t *rapid.T) {
 			x.t = t
-			x.settle(x.pick("settle", func(m *member) bool { return m.phase == admitted }), crashes())
+			x.settle(x.pick("settle", func(m *member) bool { return m.phase == admitted }), x.crashes(25))
 		},
 		"release": func(t *rapid.T) {
 			x.t = t
 			m := x.pick("release", func(m *member) bool { return m.phase == possessing && m.keeper == 0 })
-			if n := crashes(); n > 0 {
-				h := m.hold
-				var err error
-				if x.mortal(m, n, func() { err = h.Release() }) {
-					x.buried(m)
-				} else {
-					x.released(m, h, err)
-				}
-				return
-			}
-			x.release(m)
+			x.end(m, x.crashes(6))
 		},
 		"die": func(t *rapid.T) {
 			x.t = t
@@ -810,7 +847,11 @@ func (x *model) drain() {
 				x.buried(m)
 				continue
 			}
-			x.release(m)
+			crash := 0
+			if m.trades {
+				crash = x.crashes(6)
+			}
+			x.end(m, crash)
 		}
 		x.check()
 		if waits == 0 && !slices.ContainsFunc(x.all, (*member).has) {

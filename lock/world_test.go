@@ -25,8 +25,10 @@ type world struct {
 	life  map[int]proc.Liveness // by pid; absent: Gone
 	next  int
 	mtime map[string]time.Time // of each .lock, as last stamped
-	asked int                  // how often whether somebody lives
-	kept  map[int]int          // the descriptor of the ticket that each keeper has, by its pid
+	// killed: whoever kills a taker kills its keeper, too
+	killed bool
+	asked  int         // how often whether somebody lives
+	kept   map[int]int // the descriptor of the ticket that each keeper has, by its pid
 }
 
 const worldBoot = "00000000-0000-0000-0000-00000000b007"
@@ -136,7 +138,7 @@ func (w *world) keep(h *Hold, told Record, in func()) (err error) {
 	committed := false
 	defer func() {
 		if !committed {
-			if err == nil {
+			if err == nil && !w.killed {
 				(&keeper{hold: &Hold{d: d, entry: h.entry, lockFD: fd}}).give()
 			}
 			unix.Close(fd)

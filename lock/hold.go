@@ -12,14 +12,15 @@ import (
 )
 
 // own reports whether the hold's ticket is still in its place, and what others
-// noted on it: also on one that was taken away, for the descriptor keeps it. The
-// caller holds the guard.
+// noted on it: also on one that was taken away, for the descriptor keeps it. Only what
+// is not there is gone, not what the kernel will not show. The caller holds the guard.
 func (h *Hold) own() (n note, ok bool) {
 	var mine, named unix.Stat_t
-	if unix.Fstat(h.lockFD, &mine) != nil { // released
-		return n, false
+	if err := unix.Fstat(h.lockFD, &mine); err != nil {
+		return n, err != unix.EBADF // released
 	}
-	ok = unix.Fstatat(h.d.fd, h.entry.name()+lockSuffix, &named, unix.AT_SYMLINK_NOFOLLOW) == nil && sameInode(&mine, &named)
+	err := unix.Fstatat(h.d.fd, h.entry.name()+lockSuffix, &named, unix.AT_SYMLINK_NOFOLLOW)
+	ok = err == nil && sameInode(&mine, &named) || err != nil && err != unix.ENOENT
 	if mine.Size > 0 {
 		if b, err := readUpTo(h.lockFD, maxNote); err == nil {
 			n = parseNote(b)

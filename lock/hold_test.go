@@ -37,6 +37,32 @@ func TestLapsedByItsOwnRecord(t *testing.T) {
 	}
 }
 
+// Only what is not there is gone: a ticket that the kernel does not show for once is
+// still ours, and nobody takes it away.
+func TestTicketThatCannotBeLookedAt(t *testing.T) {
+	w := newWorld(t)
+	h := w.actor().gets()
+	file, err := os.Open(w.file(guardFile)) // in place of the directory: ENOTDIR
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	dir := h.d.fd
+	h.d.fd = int(file.Fd())
+	_, ok := h.own()
+	lost := h.lost()
+	h.d.fd = dir
+	if !ok || lost != nil {
+		t.Errorf("ours %v, lost: %v", ok, lost)
+	}
+	if err := os.Rename(w.file(h.entry.name()+lockSuffix), w.file("aside")); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := h.own(); ok || h.lost() == nil {
+		t.Errorf("gone, and ours %v", ok)
+	}
+}
+
 // A release writes one line into the history, takes the ticket away and closes it.
 func TestRelease(t *testing.T) {
 	w := newWorld(t)

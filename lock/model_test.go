@@ -341,7 +341,7 @@ func (x *model) numbers(m *member) map[uint64]bool {
 	}
 	ns := map[uint64]bool{}
 	for _, f := range files {
-		if e, _, ok := parseEntry(f.Name()); ok && !slices.Contains(m.tickets, e) {
+		if e, ok := parseEntry(f.Name()); ok && !slices.Contains(m.tickets, e) {
 			ns[e.seq] = true
 		}
 	}

@@ -362,7 +362,7 @@ func TestJudgedAlways(t *testing.T) {
 		if m.ForeignCores != nil {
 			if m.OwnCores == nil || m.HostCPUSeconds == nil || own.Lost {
 				t.Error("foreign cores without both sides of the difference")
-			} else if host := *m.HostCPUSeconds / *m.WindowSeconds; math.Round((*m.ForeignCores-host)*1e5) > 1 || math.Round((*m.ForeignCores+*m.OwnCores-host)*1e5) < -1 { // 1e-5, without the ulps of the sum
+			} else if host := *m.HostCPUSeconds / (closed.Mono - opened.Mono).Seconds(); math.Round((*m.ForeignCores-host)*1e5) > 1 || math.Round((*m.ForeignCores+*m.OwnCores-host)*1e5) < -1 { // 1e-5, without the ulps of the sum
 				t.Errorf("own %v and foreign %v of %v cores", *m.OwnCores, *m.ForeignCores, host)
 			}
 		}

@@ -136,7 +136,7 @@ func TestStoppedWaiter(t *testing.T) {
 	h := newHost(t)
 	first := send(t, errand{Dir: h.path})
 	first.hears(t, "held")
-	stopped := send(t, errand{Dir: h.path, Wait: true, Timeout: 500 * time.Millisecond})
+	stopped := send(t, errand{Dir: h.path, Wait: true, Timeout: 3 * time.Second}) // to be over when it is stopped, not before
 	stopped.hears(t, "waiting")
 	stopped.stopped(t)
 	behind := send(t, errand{Dir: h.path, Wait: true})

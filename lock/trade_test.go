@@ -209,8 +209,8 @@ func TestTradeThatCannotTurnBack(t *testing.T) {
 			}
 			h.want(Free)
 			h.ends(map[string]int{endReleased: 1})
-			if hold.Ended.End != endReleased || hold.Ended.ID != id {
-				t.Errorf("ended %+v", hold.Ended)
+			if hold.Ended.End != endReleased || hold.Ended.ID != id || hold.Record.ID != id {
+				t.Errorf("ended %+v, the record of %s", hold.Ended, hold.Record.ID)
 			}
 			for _, k := range h.keepers() {
 				ends(t, k)

@@ -810,6 +810,54 @@ func TestGuardStuck(t *testing.T) {
 	}
 }
 
+// A guard that goes from hand to hand is not stuck, however long the queue before it; but
+// even that ends.
+func TestGuardOfACrowd(t *testing.T) {
+	const patience = 20 * time.Millisecond
+	for _, tt := range []struct {
+		name  string
+		owner func(asked int) int
+		free  int // when asked so often
+		err   error
+	}{
+		{"one", func(int) int { return 7 }, 0, os.ErrDeadlineExceeded},
+		{"one that cannot be seen", func(int) int { return 0 }, 0, os.ErrDeadlineExceeded},
+		{"many", func(asked int) int { return asked }, 10, nil},
+		{"many, and then one", func(asked int) int { return min(asked, 9) }, 0, os.ErrDeadlineExceeded},
+		{"many without end", func(asked int) int { return asked }, 0, errCrowd},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "guard")
+			open := func() *os.File {
+				f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { f.Close() })
+				return f
+			}
+			has := open()
+			if err := unix.Flock(int(has.Fd()), unix.LOCK_EX); err != nil {
+				t.Fatal(err)
+			}
+			asked := 0
+			err := flockWithin(int(open().Fd()), patience, func() int {
+				if asked++; asked == tt.free {
+					has.Close()
+				}
+				return tt.owner(asked)
+			})
+			if !errors.Is(err, tt.err) || tt.err == nil && err != nil {
+				t.Errorf("%v after %d looks, want %v", err, asked, tt.err)
+			}
+			if tt.name == "many, and then one" && asked < 9+3 {
+				t.Errorf("given up after %d looks", asked)
+			}
+			has.Close()
+		})
+	}
+}
+
 func TestFutureFormat(t *testing.T) {
 	w := newWorld(t)
 	h := w.actor().gets()

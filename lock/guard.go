@@ -17,9 +17,15 @@ import (
 
 const guardFile = "guard"
 
+// guardCrowd is how many times as long a guard is waited for that goes from hand to
+// hand: a thousand who wake at once take it one after the other.
+const guardCrowd = 12
+
 // guardPatience bounds the wait for a guard that is held for microseconds at a
 // time: past it somebody is stopped, or means harm. A variable for tests only.
 var guardPatience = 10 * time.Second
+
+var errCrowd = errors.New("a crowd is at the guard")
 
 // A session is a hold of the guard, under which the set of tickets changes.
 // While it lasts: no output, no fork, no look into another process's memory
@@ -48,11 +54,14 @@ func (d *Dir) enter() (*session, error) {
 		if err != nil {
 			return nil, &UnusableError{Path: d.Path, Problem: "its guard file cannot be opened", Err: err}
 		}
-		if err := flockUntil(fd, deadline); err != nil {
+		if err := flockWithin(fd, guardPatience, func() int { return guardOwner(fd) }); err != nil {
 			who := guardHolder(fd)
 			unix.Close(fd)
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				return nil, &UnusableError{Path: d.Path, Problem: fmt.Sprintf("its guard has been held for %s by %s, which may be stopped: nothing was taken", guardPatience, who)}
+			}
+			if errors.Is(err, errCrowd) {
+				return nil, &UnusableError{Path: d.Path, Problem: fmt.Sprintf("its guard has gone from hand to hand for %s and not to us, just now by %s: nothing was taken", guardCrowd*guardPatience, who)}
 			}
 			return nil, &UnusableError{Path: d.Path, Problem: "its guard cannot be locked", Err: err}
 		}
@@ -195,9 +204,10 @@ func (d *Dir) createGuard() error {
 	return err
 }
 
-// flockUntil takes an exclusive flock by the deadline. flock(2) knows no
+// flockWithin takes an exclusive flock, and gives up when the same owner has had it for
+// that long, or it has gone from hand to hand for much longer. flock(2) knows no
 // time-out; the free case, which is nearly every case, needs no second thread.
-func flockUntil(fd int, deadline time.Time) error {
+func flockWithin(fd int, patience time.Duration, owner func() int) error {
 	_, err := retry(func() (int, error) { return 0, unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
 	if !errors.Is(err, unix.EWOULDBLOCK) {
 		return err
@@ -214,21 +224,43 @@ func flockUntil(fd int, deadline time.Time) error {
 		unix.Close(own)
 		done <- err
 	}()
-	select {
-	case err := <-done:
-		return err
-	case <-time.After(time.Until(deadline)):
-		return os.ErrDeadlineExceeded
+	began := time.Now()
+	since, last := began, -1 // whoever has it at the first look has had it all along
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-time.After(patience / 4):
+		}
+		now := time.Now()
+		if who := owner(); who != last {
+			if last != -1 {
+				since = now
+			}
+			last = who
+		}
+		switch {
+		case now.Sub(since) >= patience:
+			return os.ErrDeadlineExceeded
+		case now.Sub(began) >= guardCrowd*patience:
+			return errCrowd
+		}
 	}
 }
 
-// guardHolder names the process that has a file flock'd, from /proc/locks
-// (proc_locks(5)), for the message that it is stuck.
-func guardHolder(fd int) string {
+// guardOwner is the pid of who has a file flock'd, from /proc/locks (proc_locks(5)); 0
+// if it cannot be seen from here.
+func guardOwner(fd int) int {
 	var st unix.Stat_t
 	_ = unix.Fstat(fd, &st)
 	table, _ := os.ReadFile("/proc/locks")
-	if pid := flockOwner(string(table), st.Ino); pid > 0 {
+	return flockOwner(string(table), st.Ino)
+}
+
+// guardHolder names the process that has a file flock'd, for the message that it is
+// stuck.
+func guardHolder(fd int) string {
+	if pid := guardOwner(fd); pid > 0 {
 		if p, err := proc.Stat(pid); err == nil {
 			return fmt.Sprintf("pid %d (%s)", pid, Flatten(p.Comm, 64))
 		}

@@ -5,6 +5,9 @@ package lock
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -36,6 +39,30 @@ func (h *host) waits() (got <-chan *Hold) {
 	return held
 }
 
+// isFollowed waits until somebody waits for the kernel lock of a ticket (proc_locks(5):
+// "->").
+func (h *host) isFollowed(e entry) {
+	h.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat(h.path+"/"+e.name()+lockSuffix, &st); err != nil {
+		h.Fatal(err)
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		table, err := os.ReadFile("/proc/locks")
+		if err != nil {
+			h.Fatal(err)
+		}
+		for line := range strings.Lines(string(table)) {
+			if strings.Contains(line, "-> FLOCK") && strings.Contains(line, fmt.Sprintf(":%d ", st.Ino)) {
+				return
+			}
+		}
+		if time.Now().After(end) {
+			h.Fatal("nobody follows")
+		}
+	}
+}
+
 // Who stands behind a waiter hears of the end of its hold though its process lives on:
 // without the look that comes a minute later.
 func TestWaiterHearsThatAHoldHasEnded(t *testing.T) {
@@ -47,6 +74,7 @@ func TestWaiterHearsThatAHoldHasEnded(t *testing.T) {
 	second := h.waits()
 	third := send(t, errand{Dir: h.path, Wait: true})
 	third.hears(t, "waiting")
+	h.isFollowed(entry{kindExclusive, 2})
 	late := time.AfterFunc(followLook/2, func() { _ = third.Process.Kill() })
 	defer late.Stop()
 	if err := first.Release(); err != nil {

@@ -14,6 +14,7 @@ import (
 func brief() *Record {
 	r := fullRecord()
 	r.Window, r.Evidence = nil, nil
+	r.ResumesAnchor = &Party{Identity: proc.Identity{PID: 7, Start: 8}, UID: 9, Comm: "Runner.Worker"}
 	return r
 }
 
@@ -59,7 +60,7 @@ func FuzzUnmarshalRecord(f *testing.F) {
 		`{"seq":1,"seq":2}`, `{"Seq":1}`, `{"s\u0065q":1}`, `{"seq":-0}`, `{"seq":1e3}`, `{"seq":18446744073709551615}`, `{"format":9223372036854775808}`, `{"id":null}`, `{"id":7}`,
 		`{"anchor":{"pid":1},"anchor":{"uid":2}}`, `{"held_at":{"boot_ns":1},"held_at":{"utc":"2026-01-02T03:04:05Z"}}`, `{"anchor":{"pid":1,"PID":2}}`, `{"anchor":null}`, `{"held_at":null}`, `{"held_at":{}}`, `{"held_at":{"utc":"2026-01-02T03:04:05Z","boot_ns":1}}`,
 		`{"held_at":{"utc":"2026\u002d01-02T03:04:05Z"}}`, `{"held_at":{"utc":"2026-01-02T3:04:05Z"}}`, `{"held_at":{"utc":null}}`, `{"job":{}}`, `{"job":{"a":"b","a":"c"}}`, `{"job":{"a":null}}`, `{"job":null}`,
-		`{"takeover":"none","takeover":"x"}`, `{"mode":"both"}`, `{"mode":0}`, `{"owner_declared":"true"}`, `{"reason":"\ud800\u0000"}`, "{\"reason\":\"\xff\"}", `{"previous":{"id":"x","more":1}}`, `{"new":{"a":[1]}}`,
+		`{"takeover":"none","takeover":"x"}`, `{"mode":"both"}`, `{"mode":0}`, `{"owner_declared":"true"}`, `{"reason":"\ud800\u0000"}`, "{\"reason\":\"\xff\"}", `{"previous":{"id":"x","more":1}}`, `{"previous":{"more":"id","owner":"x"}}`, `{"held_at":{"x":"utc","2026-01-02T03:04:05Z":"y"}}`, `{"anchor":["pid",1]}`, `{"ttl_s":1.5}`, `{"max_hold_s":9223372036854775808}`, `{"new":{"a":[1]}}`,
 		`{"seq":1,}`, `{"seq"}`, `{"seq":1 "id":"x"}`, `{"seq":01}`, strings.Repeat(`{"job":`, 50)} {
 		f.Add([]byte(s))
 	}

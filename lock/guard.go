@@ -22,7 +22,7 @@ const guardFile = "guard"
 const guardCrowd = 12
 
 // guardPatience bounds the wait for a guard that is held for microseconds at a
-// time: past it somebody is stopped, or means harm. A variable for tests only.
+// time: past it whoever has it is stopped, or means harm. A variable for tests only.
 var guardPatience = 10 * time.Second
 
 var errCrowd = errors.New("a crowd is at the guard")

@@ -104,8 +104,9 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// Who waits behind a waiter watches that process. When it has had the host and lives on,
-// nothing tells: a look a minute, by the clock, does.
+// Who waits behind a waiter watches that process, and by its follower the kernel lock of
+// its ticket (see TestWaiterHearsThatAHoldHasEnded). When it has had the host and lives on,
+// nothing of the watch tells: should the follower be kept from it, a look a minute does.
 func TestWaiterBehindOneThatLivesOn(t *testing.T) {
 	w := newWorld(t)
 	first := w.actor()

@@ -4,6 +4,7 @@ package hook_test
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -201,11 +202,18 @@ func TestActionSaysEverythingAboutEveryOutcome(t *testing.T) {
 	}
 	broken := filepath.Join(t.TempDir(), "broken")
 	writeFile(t, broken, "#!/no/such/interpreter\n", 0o755)
+	// What no gate of a tenth of a core can be met beside: a quiet host is one
+	// whose foreign cores are 0.
+	neighbour := exec.Command("sh", "-c", "while :; do :; done")
+	if err := neighbour.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = neighbour.Process.Kill(), neighbour.Wait() })
 	r := runJob(t, h.bin, job{RunnerEnv: h.env(), Steps: []step{
 		with("ok", "run", "exit 0"),
 		with("fails", "run", "exit 3"),
-		with("gate", "run", "true", "gate-cpu", "0.000001", "gate-timeout", "1"),
-		with("proceeds", "run", "true", "gate-cpu", "0.000001", "gate-timeout", "1", "on-gate-timeout", "proceed"),
+		with("gate", "run", "true", "gate-cpu", "0.1", "gate-timeout", "1"),
+		with("proceeds", "run", "true", "gate-cpu", "0.1", "gate-timeout", "1", "on-gate-timeout", "proceed"),
 		with("unusable", "run", "true", "lock-dir", "/dev/null"),
 		with("usage", "run", "true", "gate", "0"),
 		with("mode", "mode", "both"),

@@ -95,7 +95,7 @@ func (g Gate) await(ctx context.Context, w *waker, own int, host *seam, tell fun
 			tell(fmt.Sprintf("gate: %s > %s; looking once a second for up to %s", r.value, g.limit(), g.Timeout))
 		}
 		if pause > 0 {
-			poll([]unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}, {Fd: int32(own), Events: unix.POLLIN}}, min(left, pause))
+			w.poll(min(left, pause), unix.PollFd{Fd: int32(own), Events: unix.POLLIN})
 		}
 	}
 }

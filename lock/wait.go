@@ -21,33 +21,57 @@ const blindLook = 5 * time.Second
 // followLook is how often who stands behind a waiting ticket looks again.
 const followLook = time.Minute
 
-// A waker ends a poll(2) when a context ends: the poll knows only descriptors.
+// A Pollable is a context whose end shows on descriptors: they are readable once it may
+// have ended. Who waits in poll(2) hears of it without a goroutine, and a thread, in
+// between.
+type Pollable interface {
+	context.Context
+	Descriptors() []int
+}
+
+// A waker ends a poll(2) when a context ends.
 type waker struct {
-	fd   int
+	fds  []int
+	own  int // the one that is ours, for a context that has only a channel; -1: none
 	stop func() bool
 	done chan struct{} // closed once it has woken
 }
 
 func newWaker(ctx context.Context) (*waker, error) {
+	if p, ok := ctx.(Pollable); ok {
+		return &waker{fds: p.Descriptors(), own: -1}, nil
+	}
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		return nil, err
 	}
-	w := &waker{fd: fd, done: make(chan struct{})}
+	w := &waker{fds: []int{fd}, own: fd, done: make(chan struct{})}
 	w.stop = context.AfterFunc(ctx, func() {
 		defer close(w.done)
 		one := binary.NativeEndian.AppendUint64(nil, 1)
-		_, _ = unix.Write(w.fd, one)
+		_, _ = unix.Write(w.own, one)
 	})
 	return w, nil
 }
 
 // close is called once.
 func (w *waker) close() {
+	if w.own < 0 {
+		return
+	}
 	if !w.stop() {
 		<-w.done // it must not write to whatever has the descriptor next
 	}
-	unix.Close(w.fd)
+	unix.Close(w.own)
+}
+
+// poll waits until the context ends, or one of fds is readable, at most for limit
+// (0: for ever).
+func (w *waker) poll(limit time.Duration, fds ...unix.PollFd) {
+	for _, fd := range w.fds {
+		fds = append(fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
+	}
+	poll(fds, limit)
 }
 
 // A vigil is what is watched while something stands in the way. It is set up
@@ -156,8 +180,7 @@ func (d *Dir) watchFile(v *vigil, e entry) bool {
 // It costs no wake-up of its own. own, unless -1, is a pidfd of the process
 // that the wait is for.
 func (v *vigil) wait(w *waker, own int) {
-	fds := append([]unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}, {Fd: int32(own), Events: unix.POLLIN}}, v.fds...)
-	poll(fds, v.limit)
+	w.poll(v.limit, append([]unix.PollFd{{Fd: int32(own), Events: unix.POLLIN}}, v.fds...)...)
 }
 
 // poll waits for one of fds, at most for limit (0: for ever), and reports

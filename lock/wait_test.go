@@ -5,6 +5,7 @@ package lock
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -265,5 +266,78 @@ func TestWakerOnceClosed(t *testing.T) {
 		default:
 			t.Fatal("closed, and it has yet to write")
 		}
+	}
+}
+
+// A shown is a context that ends, and shows it, on a descriptor alone.
+type shown struct {
+	context.Context
+	fd    int
+	cause atomic.Pointer[error]
+	asked chan struct{}
+}
+
+func (s *shown) Descriptors() []int { return []int{s.fd} }
+
+func (s *shown) Err() error {
+	_, _ = unix.Read(s.fd, make([]byte, 8))
+	select {
+	case s.asked <- struct{}{}:
+	default:
+	}
+	if cause := s.cause.Load(); cause != nil {
+		return *cause
+	}
+	return nil
+}
+
+// Who has descriptors to show needs no descriptor of ours, and no goroutine. That they
+// are readable asks the context once more, and says no more than that.
+func TestPollable(t *testing.T) {
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	wake := func() { _, _ = unix.Write(fd, []byte{1, 0, 0, 0, 0, 0, 0, 1}) }
+	ctx := &shown{Context: t.Context(), fd: fd, asked: make(chan struct{}, 1)}
+	w, err := newWaker(ctx)
+	if err != nil || w.own != -1 || len(w.fds) != 1 {
+		t.Fatalf("%+v, %v", w, err)
+	}
+	w.close()
+
+	h := newHost(t)
+	holder := send(t, errand{Dir: h.path})
+	holder.hears(t, "held")
+	began := make(chan struct{}, 1)
+	done := make(chan error)
+	go func() {
+		_, err := h.dir().Acquire(ctx, Request{Owner: "x", Wait: true, Timeout: time.Hour, Notify: func(Event) {
+			select {
+			case began <- struct{}{}:
+			default:
+			}
+		}})
+		done <- err
+	}()
+	<-began
+	for range 3 {
+		for len(ctx.asked) > 0 {
+			<-ctx.asked
+		}
+		wake()
+		<-ctx.asked // and it waits on
+	}
+	select {
+	case err := <-done:
+		t.Fatalf("ended by %v", err)
+	default:
+	}
+	ended := errors.New("a signal")
+	ctx.cause.Store(&ended)
+	wake()
+	if err := <-done; !errors.Is(err, ended) || !errors.As(err, new(*InterruptedError)) {
+		t.Errorf("%v", err)
 	}
 }

@@ -58,6 +58,8 @@ func TestMain(m *testing.M) {
 		ignoreChildren()
 		fmt.Println("ready")
 		io.Copy(io.Discard, os.Stdin)
+	case "caught", "caught-once":
+		helpCaught(mode)
 	case "hold-hidden":
 		must(json.NewEncoder(os.Stdout).Encode(Self()))
 		must(unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))

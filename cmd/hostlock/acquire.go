@@ -21,7 +21,7 @@ func acquire(args []string) error {
 		return err
 	}
 	if os.Getenv("HOSTLOCK_REFUSED") == "1" {
-		return errors.Join(errRefused, put("outcome="+outcomeOf(errRefused)+"\n"))
+		return errors.Join(errRefused, putOn(stdout, "outcome="+outcomeOf(errRefused)+"\n"))
 	}
 	c := caller()
 	anchor, ttl, err := t.anchor(c)
@@ -31,10 +31,13 @@ func acquire(args []string) error {
 	if !t.given("ttl") {
 		t.ttl = ttl
 	}
-	ctx := untilSignalled()
+	ctx, err := untilSignalled()
+	if err != nil {
+		return err
+	}
 	err = t.acquireFor(ctx, c, anchor)
 	if outcome := outcomeOf(err); outcome != "" {
-		err = errors.Join(err, put("outcome="+outcome+"\n"))
+		err = errors.Join(err, putOn(stdout, "outcome="+outcome+"\n"))
 	}
 	return err
 }
@@ -62,7 +65,7 @@ func (t *taking) acquireFor(ctx context.Context, c lock.Caller, anchor lock.Part
 	}
 	if h.Outer != nil {
 		say("inside the hold of %s already: nothing was taken, and nothing is to be released", who(h.Outer))
-		return put("outcome=" + lock.Joined.String() + "\nhold_id=" + h.Outer.ID() + "\n")
+		return putOn(stdout, "outcome="+lock.Joined.String()+"\nhold_id="+h.Outer.ID()+"\n")
 	}
 	if err = interrupted(ctx); err == nil {
 		err = h.HandOver(anchor)
@@ -71,7 +74,7 @@ func (t *taking) acquireFor(ctx context.Context, c lock.Caller, anchor lock.Part
 		return errors.Join(err, h.Release())
 	}
 	if err = interrupted(ctx); err == nil {
-		err = put("outcome=" + h.Outcome() + "\nhold_id=" + h.Record.ID + "\n")
+		err = putOn(stdout, "outcome="+h.Outcome()+"\nhold_id="+h.Record.ID+"\n")
 	}
 	if err != nil {
 		// Whoever asked is gone, or will never know what to release.

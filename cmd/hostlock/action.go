@@ -17,7 +17,6 @@ func action(args []string) int {
 	if len(args) != 1 || args[0] != "main" && args[0] != "post" {
 		return report(usageError("action", "main or post?"))
 	}
-	outliveLog()
 	c := newCall()
 	if args[0] == "post" {
 		return report(c.Post())
@@ -51,8 +50,11 @@ func actionAcquire(c *hook.Call, in hook.Inputs) int {
 	if err == nil {
 		d, err = open(t.lockDir)
 	}
+	var ctx *inbox
 	if err == nil {
-		ctx := untilSignalled()
+		ctx, err = untilSignalled()
+	}
+	if err == nil {
 		req := t.request(c.Caller, nil)
 		req.Anchor, req.Join, req.Notify = anchor, lock.JoinHold, c.Notify
 		speech.guard()

@@ -89,13 +89,13 @@ func exitCode(err error) int {
 		notOurs  *lock.NotOursError
 		doubtful *doubtfulError
 		setup    *hook.SetupError
-		signal   signalled
+		signal   signalError
 	)
 	switch {
 	case errors.As(err, &usage), errors.As(err, &setup):
 		return exitUsage
 	case errors.As(err, &signal):
-		return 128 + int(signal.signal)
+		return 128 + int(signal)
 	case errors.As(err, &doubtful):
 		return exitDoubtful
 	case errors.Is(err, lock.ErrAnchorGone):

@@ -4,9 +4,6 @@ package main
 
 import (
 	"os"
-	"os/signal"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/org/hostlock-action/hook"
 	"github.com/org/hostlock-action/lock"
@@ -16,14 +13,10 @@ import (
 // like stderr; everything else that we say stays on stderr.
 func newCall() *hook.Call {
 	return &hook.Call{
-		Getenv: os.Getenv, Log: os.Stdout, Version: versionText(), Caller: caller(), Host: machine(),
+		Getenv: os.Getenv, Log: stdout, Version: versionText(), Caller: caller(), Host: machine(),
 		Open: open, Look: openToLook, Notify: newProgress(), Say: say, Line: line, Outcome: outcomeOf,
 	}
 }
-
-// outliveLog has a log that nobody reads any more be an error of ours instead
-// of our death: a hold must still be released, or handed over.
-func outliveLog() { signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE) }
 
 // jobHook is what a runner calls before and after a job.
 func jobHook(args []string) int {
@@ -49,12 +42,14 @@ func jobHook(args []string) int {
 			return report(err)
 		}
 	}
-	outliveLog()
 	switch args[0] {
 	case "job-started":
-		ctx := untilSignalled()
+		ctx, err := untilSignalled()
+		if err != nil {
+			return report(err)
+		}
 		speech.guard()
-		err := newCall().JobStarted(ctx, job)
+		err = newCall().JobStarted(ctx, job)
 		speech.free()
 		if err != nil {
 			return exitCode(err) // it has been told, as the runner shows it best

@@ -5,13 +5,11 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
+	"fmt"
 	"math/bits"
 	"os"
 	"os/signal"
-	"slices"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -34,22 +32,16 @@ func ends(s unix.Signal) bool {
 	return false
 }
 
-// A signals is a set of signal numbers.
-type signals uint32
-
-func (s signals) has(n unix.Signal) bool { return s&(1<<n) != 0 }
-
-// An inbox keeps the signals that came until the loop takes them. The loop
-// sleeps in poll(2), which knows only descriptors, so there is one. Like the
-// kernel it keeps one of each number.
+// An inbox keeps the signals that came until somebody takes them. What waits, waits in
+// poll(2), which knows only descriptors, so there is one. As a context it ends with the
+// first signal that came, or with the job; that shows on its descriptors, and its Done
+// never closes (lock.Pollable).
 type inbox struct {
-	wake    int // eventfd: readable while something may be pending
-	pending atomic.Uint32
-	marked  chan struct{} // the marker came
-	heard   chan os.Signal
-	// ctx ends with the first signal of passedOn; its cause is a signalError.
-	ctx    context.Context
-	cancel context.CancelCauseFunc
+	context.Context
+	wake  int // eventfd: readable while something may be pending
+	once  []unix.Signal
+	job   *jobWatch
+	cause error
 }
 
 // A signalError is a signal as the reason why something was given up.
@@ -57,68 +49,92 @@ type signalError unix.Signal
 
 func (e signalError) Error() string { return unix.SignalName(unix.Signal(e)) }
 
-// listen installs the handlers. What was ignored when we were started (nohup, a
-// background job of a shell without job control) stays ignored, by us and by the
-// command.
+func newInbox(kinds []unix.Signal, catch func(unix.Signal) error) (*inbox, error) {
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen for signals: %w", err)
+	}
+	proc.WakeBy(fd)
+	for _, s := range kinds {
+		if proc.Ignored(s) {
+			continue
+		}
+		if err := catch(s); err != nil {
+			return nil, fmt.Errorf("cannot listen for %s: %w", unix.SignalName(s), err)
+		}
+	}
+	return &inbox{Context: context.Background(), wake: fd}, nil
+}
+
+// listen catches what is passed on to the command. What was ignored when we were started
+// (nohup, a background job of a shell without job control) stays ignored, by us and by
+// the command.
 //
 // The Go runtime tells that of HUP and INT only and has by now put its handler
 // over any other. But a shell ignores INT and QUIT together (POSIX, Shell Command
 // Language 2.11), so QUIT follows INT. A TERM that was ignored cannot be told.
 func listen() (*inbox, error) {
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
-		return nil, err
-	}
-	in := &inbox{wake: fd, marked: make(chan struct{}, 1)}
-	// More than there are kinds: the kernel keeps one of each, and whoever
-	// empties the channel waits for nothing.
-	in.heard = make(chan os.Signal, 256)
-	in.ctx, in.cancel = context.WithCancelCause(context.Background())
-	if signal.Ignored(unix.SIGINT) {
+	if proc.Ignored(unix.SIGINT) {
 		signal.Ignore(unix.SIGQUIT)
 	}
-	// A reader of our stderr that has gone must not kill us in front of the
-	// command. The handler does not reach the command: exec resets it.
-	hear := []os.Signal{unix.SIGCHLD, unix.SIGPIPE}
-	for _, s := range passedOn {
-		if !signal.Ignored(s) {
-			hear = append(hear, s)
-		}
-	}
-	signal.Notify(in.heard, hear...)
-	go in.collect()
-	return in, nil
+	return newInbox(append(passedOn, unix.SIGCHLD), proc.Catch)
 }
 
-func (in *inbox) collect() {
-	one := binary.NativeEndian.AppendUint64(nil, 1)
-	for got := range in.heard {
-		s := got.(unix.Signal)
-		if s == marker {
-			select {
-			case in.marked <- struct{}{}:
-			default:
-			}
-			continue
-		}
-		in.pending.Or(1 << s)
-		if slices.Contains(passedOn, s) {
-			in.cancel(signalError(s)) // the first counts
-		}
-		_, _ = unix.Write(in.wake, one)
+// untilSignalled is a context that INT, TERM and HUP end. A second one ends us. A signal
+// that our caller ignores stays ignored.
+func untilSignalled() (*inbox, error) {
+	kinds := []unix.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP}
+	in, err := newInbox(kinds, proc.CatchOnce)
+	if err == nil {
+		in.once = kinds
 	}
+	return in, err
+}
+
+// Descriptors are readable once the context may have ended.
+func (in *inbox) Descriptors() []int {
+	fds := []int{in.wake}
+	for _, p := range in.job.fds() {
+		fds = append(fds, int(p.Fd))
+	}
+	return fds
+}
+
+// Err is why a wait must end: a signalError or a jobError. It stays with the first.
+func (in *inbox) Err() error {
+	if in.cause != nil {
+		return in.cause
+	}
+	in.empty() // a child of whoever exec'd us may have ended, which ends no wait
+	came := proc.Caught()
+	for _, s := range passedOn {
+		if came.Has(s) && in.cause == nil {
+			in.cause = signalError(s)
+		}
+	}
+	if in.cause == nil {
+		if p, ok := in.job.ended(); ok {
+			in.cause = jobError{p}
+		}
+	} else {
+		for _, s := range in.once {
+			_ = proc.Uncatch(s)
+		}
+	}
+	return in.cause
 }
 
 // marker is a signal that hostlock sends to itself to learn that all that came
 // before it is in the inbox. Its number is above that of INT and QUIT: of several that
-// are pending the kernel delivers the lowest first (next_signal in kernel/signal.c), and
-// so does the Go runtime.
+// are pending the kernel delivers the lowest first (next_signal in kernel/signal.c).
 const marker = unix.SIGIO
 
-// settle waits until the signals that the kernel has for us are in the inbox;
-// they travel by way of a thread and two goroutines, which a busy machine delays.
+// settle waits until the signals that the kernel has for us are in the inbox; they
+// travel by way of a thread, which a busy machine delays.
 func (in *inbox) settle() {
-	signal.Notify(in.heard, marker)
+	if proc.Catch(marker) != nil {
+		return
+	}
 	in.mark() // what was pending is with a thread now
 	awaitHandlers(time.Second)
 	in.mark()
@@ -134,9 +150,13 @@ func (in *inbox) mark() {
 	if proc.SignalFD(self, marker) != nil {
 		return
 	}
-	select {
-	case <-in.marked:
-	case <-time.After(time.Second): // blocked by whoever started us
+	// The limit is for a marker that is blocked by whoever started us.
+	for end := time.Now().Add(time.Second); time.Now().Before(end); {
+		in.empty()
+		if proc.Take(1 << marker).Has(marker) {
+			return
+		}
+		poll([]unix.PollFd{{Fd: int32(in.wake), Events: unix.POLLIN}}, time.Until(end))
 	}
 }
 
@@ -188,8 +208,12 @@ func handling() bool {
 }
 
 // take empties the inbox.
-func (in *inbox) take() signals {
+func (in *inbox) take() proc.Signals {
+	in.empty() // before the set: what comes in between wakes us once too often
+	return proc.Take(^proc.Signals(0))
+}
+
+func (in *inbox) empty() {
 	var count [8]byte
-	_, _ = unix.Read(in.wake, count[:]) // before the set: what comes in between wakes us once too often
-	return signals(in.pending.Swap(0))
+	_, _ = unix.Read(in.wake, count[:])
 }

@@ -5,6 +5,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 
@@ -57,8 +58,10 @@ func excluding(command string, fs *pflag.FlagSet, a, b string) error {
 
 // put prints an answer on stdout. An answer that cannot be delivered is no
 // success.
-func put(text string) error {
-	if _, err := os.Stdout.WriteString(text); err != nil {
+func put(text string) error { return putOn(os.Stdout, text) }
+
+func putOn(w io.StringWriter, text string) error {
+	if _, err := w.WriteString(text); err != nil {
 		return fmt.Errorf("the answer cannot be written: %w", err)
 	}
 	return nil

@@ -86,13 +86,28 @@ func child(args []string) {
 			// Its signal follows, unless the loop had it before: on a loaded machine
 			// the command can end before the first look.
 			for range 100 {
-				if signals(in.pending.Load()).has(unix.SIGCHLD) {
+				if proc.Caught().Has(unix.SIGCHLD) {
 					break
 				}
 				time.Sleep(time.Millisecond)
 			}
 		}
 		if s.command, err = launch("/bin/true", []string{"true"}, nil); err != nil {
+			os.Exit(99)
+		}
+		os.Exit(exitStatus(s.run().status))
+	case "late": // a command that ends between the loop's look and its sleep
+		in, err := listen()
+		if err != nil {
+			os.Exit(99)
+		}
+		s := &supervisor{in: in, job: &jobWatch{who: []string{"a job"}, pidfd: []int{gone}}, family: newFamily("")}
+		s.say = func(string, ...any) { // of the job's end, after the look
+			must(proc.SignalFD(s.command.pidfd, unix.SIGKILL))
+			_ = unix.Waitid(unix.P_PID, s.command.pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+			s.say = say
+		}
+		if s.command, err = launch("/bin/sleep", []string{"sleep", "1000"}, nil); err != nil {
 			os.Exit(99)
 		}
 		os.Exit(exitStatus(s.run().status))
@@ -104,7 +119,9 @@ func child(args []string) {
 		if err := unix.Kill(os.Getpid(), unix.SIGINT); err != nil {
 			os.Exit(99)
 		}
-		<-in.ctx.Done()
+		for in.Err() == nil {
+			poll([]unix.PollFd{{Fd: int32(in.wake), Events: unix.POLLIN}}, 0)
+		}
 		s := &supervisor{in: in, family: newFamily(""), say: say}
 		if s.command, err = launch("/bin/sleep", []string{"sleep", "1000"}, nil); err != nil {
 			os.Exit(99)

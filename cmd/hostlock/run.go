@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -99,16 +98,14 @@ func (r *running) execute() int {
 		return reportStart(err)
 	}
 	// From here on a signal gives up the wait or goes to the command, and never
-	// kills us beside it. (Set up in a goroutine beside the rest it takes longer: each
-	// signal is a word between two threads.)
+	// kills us beside it.
 	in, err := listen()
 	if err != nil {
-		err = fmt.Errorf("cannot listen for signals: %w", err)
 		r.watch.tellRefused(nil, err)
 		return report(err)
 	}
 	c := caller()
-	job := watchJob(c.Forebears)
+	in.job = watchJob(c.Forebears)
 	d, err := open(r.lockDir)
 	if err != nil {
 		r.watch.tellRefused(nil, err)
@@ -127,13 +124,11 @@ func (r *running) execute() int {
 		req.Cmd = r.title
 	}
 	req.Join, req.Notify = lock.JoinTicket, newProgress()
-	stop := job.during(in)
 	speech.guard()
-	h, err := d.Acquire(in.ctx, req)
-	stop()
+	h, err := d.Acquire(in, req)
 	screen.clear()
-	if err == nil && in.ctx.Err() != nil {
-		err = errors.Join(&lock.InterruptedError{Cause: context.Cause(in.ctx)}, h.Release())
+	if err == nil && in.Err() != nil {
+		err = errors.Join(&lock.InterruptedError{Cause: in.Err()}, h.Release())
 	}
 	if err != nil {
 		speech.free()
@@ -144,7 +139,7 @@ func (r *running) execute() int {
 	if r.watch.held != nil {
 		r.watch.held(d, h)
 	}
-	return r.hold(d, h, in, job, terminal)
+	return r.hold(d, h, in, terminal)
 }
 
 // A runError is why a run did not get the host.
@@ -166,8 +161,8 @@ func outer(d *lock.Dir, c lock.Caller) *lock.Ticket {
 
 // hold runs the command while the host is held. What is said meanwhile must not
 // wait for a reader.
-func (r *running) hold(d *lock.Dir, h *lock.Hold, in *inbox, job *jobWatch, terminal bool) int {
-	s := &supervisor{in: in, job: job, terminal: terminal, plan: planFor(job != nil, r.killAfter), linger: r.linger, family: newFamily(h.Record.ID), say: say}
+func (r *running) hold(d *lock.Dir, h *lock.Hold, in *inbox, terminal bool) int {
+	s := &supervisor{in: in, job: in.job, terminal: terminal, plan: planFor(in.job != nil, r.killAfter), linger: r.linger, family: newFamily(h.Record.ID), say: say}
 	if err := proc.SetSubreaper(); err != nil {
 		s.say("WARNING: what the command leaves running will not be seen: %s", err)
 	}
@@ -299,12 +294,7 @@ func reportOutcome(err error) int {
 		say("outcome=%s", outcome)
 	}
 	// What ended the wait would have ended the command.
-	var signal signalError
-	var job jobError
-	switch {
-	case errors.As(err, &signal):
-		return 128 + int(signal)
-	case errors.As(err, &job):
+	if errors.As(err, new(jobError)) {
 		return 128 + int(unix.SIGTERM)
 	}
 	return code

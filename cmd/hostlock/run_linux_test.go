@@ -805,12 +805,13 @@ func TestRunSignalledAnytime(t *testing.T) {
 	t.Log(outcomes)
 }
 
-// The end of a command can fall between the two looks of the loop. There is no
-// timer that would cover for a lost one.
+// The end of a command can fall between the two looks of the loop, and between the
+// looks and the sleep. There is no timer that would cover for a lost one.
 func TestRunNeverMissesTheEnd(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.start(s.command("child", "between")).expect(0)
+	s.start(s.command("child", "late")).expect(128 + int(unix.SIGKILL))
 }
 
 // At a terminal too a signal from before the fork is passed on: the command

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"io"
 	"os"
 	"sync"
 
@@ -28,7 +27,7 @@ func (l *terminalLine) draw(text string) bool {
 	if os.Getenv("CI") != "" || os.Getenv("TERM") == "dumb" {
 		return false
 	}
-	fd := int(os.Stderr.Fd())
+	fd := int(stderr)
 	size, err := unix.IoctlGetWinsize(fd, unix.TIOCGWINSZ)
 	if err != nil {
 		return false
@@ -46,7 +45,7 @@ func (l *terminalLine) draw(text string) bool {
 		width = 80
 	}
 	if line := eraseLine + fit(plain("hostlock: "+text), width-1); !speech.takes(line) {
-		_, err = io.WriteString(os.Stderr, line)
+		_, err = stderr.WriteString(line)
 	}
 	l.drawn = err == nil
 	return true
@@ -59,7 +58,7 @@ func (l *terminalLine) clear() {
 	defer l.mu.Unlock()
 	if l.drawn && !speech.stuck() {
 		if !speech.takes(eraseLine) {
-			_, _ = io.WriteString(os.Stderr, eraseLine)
+			_, _ = stderr.WriteString(eraseLine)
 		}
 		l.drawn = false
 	}

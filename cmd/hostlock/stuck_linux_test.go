@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -319,5 +320,100 @@ func TestTakeoverWithAFullTerminal(t *testing.T) {
 		if !exists(ran) {
 			t.Error("the command did not run")
 		}
+	}
+}
+
+// A reader that has gone is no death of ours: nothing would undo what we had begun, or run
+// to its end what we had started.
+func TestReaderHasGone(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	anchor := s.start(s.command("sleep", "1000"))
+	pid := strconv.Itoa(anchor.Process.Pid)
+	ran := filepath.Join(t.TempDir(), "ran")
+	for _, tt := range []struct {
+		name    string
+		args    []string
+		stdout  bool // it is stdout whose reader has gone, not stderr
+		status  int
+		ran     bool
+		tickets int
+	}{
+		{"run", []string{"run", "--reason", "a test", "--", "sh", "-c", "touch " + ran + "; exit 3"}, false, 3, true, 0},
+		{"run that does not start", []string{"run", "--reason", "a test", "--", s.dir}, false, 126, false, 0},
+		{"acquire", []string{"acquire", "--pid", pid}, true, exitUnusable, false, 0},
+		{"acquire says nothing", []string{"acquire", "--pid", pid}, false, 0, false, 1},
+		{"wait", []string{"wait", "--timeout", "0.01"}, false, exitTimeout, false, 1},
+		{"release", []string{"release", "--force"}, false, 0, false, 0},
+		{"job-started", []string{"hook", "job-started", "--pid", pid}, true, 0, false, 1},
+		{"job-completed", []string{"hook", "job-completed", "--pid", pid}, true, 0, false, 0},
+	} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Close()
+		c := s.command("hostlock", tt.args...)
+		if tt.stdout {
+			c.Stdout = w
+		} else {
+			c.Stderr = w
+		}
+		_ = c.Run()
+		w.Close()
+		if got := c.ProcessState; exitStatus(unix.WaitStatus(got.Sys().(syscall.WaitStatus))) != tt.status {
+			t.Errorf("%s: %s, want status %d", tt.name, got, tt.status)
+		}
+		if exists(ran) != tt.ran {
+			t.Errorf("%s: ran: %t", tt.name, exists(ran))
+		}
+		os.Remove(ran)
+		for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+			tickets, _ := filepath.Glob(filepath.Join(s.dir, "*.lock"))
+			if len(tickets) == tt.tickets {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%s: %d tickets, want %d", tt.name, len(tickets), tt.tickets)
+			}
+		}
+	}
+}
+
+// The first signal is kept until the wait can be given up; who is stuck elsewhere, here at
+// the guard, dies of the second.
+func TestSecondSignal(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	anchor := s.start(s.command("sleep", "1000"))
+	must(s.command("hostlock", "run", "--reason", "a test", "--", "true").Run()) // makes the guard
+	guard, err := os.OpenFile(filepath.Join(s.dir, "guard"), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer guard.Close()
+	must(unix.Flock(int(guard.Fd()), unix.LOCK_EX))
+	waiter := s.start(s.command("hostlock", "acquire", "--pid", strconv.Itoa(anchor.Process.Pid), "--wait"))
+	blocked := fmt.Sprintf(" -> FLOCK  ADVISORY  WRITE %d ", waiter.Process.Pid)
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		locks, err := os.ReadFile("/proc/locks")
+		must(err)
+		if strings.Contains(string(locks), blocked) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("it is not at the guard:\n%s", locks)
+		}
+	}
+	over := make(chan error, 1)
+	go func() { over <- waiter.Wait() }()
+	for end := time.Now().Add(patience); len(over) == 0; time.Sleep(time.Millisecond) {
+		_ = waiter.Process.Signal(unix.SIGTERM) // two that come together are one
+		if time.Now().After(end) {
+			t.Fatal("no TERM ends it")
+		}
+	}
+	if ws := waiter.ProcessState.Sys().(syscall.WaitStatus); !ws.Signaled() || ws.Signal() != unix.SIGTERM {
+		t.Errorf("%v", waiter.ProcessState)
 	}
 }

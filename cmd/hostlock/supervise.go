@@ -38,7 +38,7 @@ type supervisor struct {
 	between func()
 
 	command command
-	early   signals // came before the command was there: it has none of them
+	early   proc.Signals // came before the command was there: it has none of them
 	result  result
 	asked   time.Time // the first signal that asks the command to end
 	askedBy string
@@ -158,20 +158,20 @@ func (s *supervisor) takeAll() {
 }
 
 // deliver passes signals on to the command.
-func (s *supervisor) deliver(came signals) {
+func (s *supervisor) deliver(came proc.Signals) {
 	early := s.early
 	s.early = 0
 	came |= early
 	for _, n := range passedOn {
 		switch {
-		case !came.has(n):
+		case !came.Has(n):
 		case !s.ended.IsZero():
 			s.hurried = true
 		default:
 			if ends(n) {
 				s.ask(unix.SignalName(n))
 			}
-			if early.has(n) || !s.hasItAlready(n) {
+			if early.Has(n) || !s.hasItAlready(n) {
 				s.send(n)
 			}
 		}
@@ -353,39 +353,3 @@ func (w *jobWatch) fds() []unix.PollFd {
 type jobError struct{ who string }
 
 func (e jobError) Error() string { return e.who + " has ended" }
-
-// during ends the inbox's context if the job ends before the returned function
-// is called: the wait for the host knows only a context.
-func (w *jobWatch) during(in *inbox) (stop func()) {
-	if w == nil {
-		return func() {}
-	}
-	end, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
-		return func() {}
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			fds := append([]unix.PollFd{{Fd: int32(end), Events: unix.POLLIN}}, w.fds()...)
-			if !slices.Contains(w.pidfd, gone) {
-				if _, err := unix.Poll(fds, -1); err != nil && err != unix.EINTR {
-					return
-				}
-			}
-			if fds[0].Revents != 0 {
-				return
-			}
-			if p, ok := w.ended(); ok {
-				in.cancel(jobError{p})
-				return
-			}
-		}
-	}()
-	return func() {
-		_, _ = unix.Write(end, []byte{1, 0, 0, 0, 0, 0, 0, 1})
-		<-done
-		unix.Close(end)
-	}
-}

@@ -4,7 +4,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -36,7 +35,7 @@ func (v *voice) free() {
 	v.mu.Unlock()
 	for _, text := range kept {
 		screen.clear()
-		_, _ = os.Stderr.WriteString(text)
+		_, _ = stderr.WriteString(text)
 	}
 }
 
@@ -77,7 +76,7 @@ func (v *voice) stuck() bool {
 func say(format string, args ...any) {
 	screen.clear()
 	if text := plain("hostlock: "+fmt.Sprintf(format, args...)) + "\n"; !speech.takes(text) {
-		_, _ = os.Stderr.WriteString(text)
+		_, _ = stderr.WriteString(text)
 	}
 }
 
@@ -88,7 +87,7 @@ func say(format string, args ...any) {
 // from its beginning.
 func writeAtOnce(text string) (n int, ok bool) {
 	var st unix.Stat_t
-	if err := unix.Fstat(int(os.Stderr.Fd()), &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFIFO && st.Mode&unix.S_IFMT != unix.S_IFCHR {
+	if err := unix.Fstat(int(stderr), &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFIFO && st.Mode&unix.S_IFMT != unix.S_IFCHR {
 		return 0, false
 	}
 	fd, err := uninterrupted(func() (int, error) {
@@ -114,7 +113,7 @@ func uninterrupted(call func() (int, error)) (int, error) {
 // writable reports whether stderr takes a line without waiting for its reader,
 // and without stopping us.
 func writable() bool {
-	fd := int(os.Stderr.Fd())
+	fd := int(stderr)
 	if stops(fd) {
 		return false
 	}

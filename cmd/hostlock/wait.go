@@ -25,7 +25,10 @@ func wait(args []string) error {
 		return err
 	}
 	defer d.Close()
-	ctx := untilSignalled()
+	ctx, err := untilSignalled()
+	if err != nil {
+		return err
+	}
 	if err := d.WaitFree(ctx, caller(), timeout, newProgress()); err != nil {
 		return err
 	}

@@ -1,0 +1,254 @@
+package proc
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// wakes opens the eventfd that the handler writes to.
+func wakes(t *testing.T) int {
+	t.Helper()
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	WakeBy(fd)
+	t.Cleanup(func() { WakeBy(-1); unix.Close(fd) })
+	return fd
+}
+
+// comes waits until the eventfd is readable, and empties it.
+func comes(t *testing.T, fd int) {
+	t.Helper()
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 10_000)
+		if err == unix.EINTR {
+			continue
+		}
+		if n != 1 || err != nil {
+			t.Fatalf("nothing wakes: %d, %v", n, err)
+		}
+		_, _ = unix.Read(fd, make([]byte, 8))
+		return
+	}
+}
+
+func TestCatch(t *testing.T) {
+	fd := wakes(t)
+	kinds := []unix.Signal{unix.SIGHUP, unix.SIGUSR1, unix.SIGTERM, unix.SIGIO, unix.SIGSYS} // 1 to 31
+	for _, s := range kinds {
+		if err := Catch(s); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = Uncatch(s) })
+	}
+	for _, s := range kinds {
+		if err := unix.Kill(os.Getpid(), s); err != nil {
+			t.Fatal(err)
+		}
+		for comes(t, fd); !Caught().Has(s); comes(t, fd) {
+		}
+		if Caught() != 1<<s {
+			t.Errorf("%s: caught %#x", unix.SignalName(s), Caught())
+		}
+		if got := Take(1 << s); got != 1<<s || Caught() != 0 {
+			t.Errorf("%s: took %#x and left %#x", unix.SignalName(s), got, Caught())
+		}
+	}
+	for _, s := range []unix.Signal{unix.SIGHUP, unix.SIGTERM} {
+		_ = unix.Kill(os.Getpid(), s)
+		for comes(t, fd); !Caught().Has(s); comes(t, fd) {
+		}
+	}
+	if got := Take(1 << unix.SIGHUP); got != 1<<unix.SIGHUP || Caught() != 1<<unix.SIGTERM {
+		t.Errorf("took %#x and left %#x", got, Caught())
+	}
+	Take(1 << unix.SIGTERM)
+	for _, s := range []unix.Signal{0, -1, 32, 64} {
+		if Catch(s) == nil || CatchOnce(s) == nil {
+			t.Errorf("%d can be caught", s)
+		}
+	}
+}
+
+// A child has nothing of it: neither the handler nor, as a runtime that is told to ignore
+// a signal would leave it, the will to ignore it.
+func TestCaughtIsNotInherited(t *testing.T) {
+	for _, s := range []unix.Signal{unix.SIGUSR1, unix.SIGTERM} {
+		if err := Catch(s); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = Uncatch(s) })
+	}
+	out, err := exec.Command("grep", "^Sig\\(Ign\\|Cgt\\|Blk\\)", "/proc/self/status").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(out)) {
+		var name string
+		var set uint64
+		if _, err := fmt.Sscanf(line, "%s %x", &name, &set); err != nil || set&(1<<(unix.SIGUSR1-1)|1<<(unix.SIGTERM-1)) != 0 {
+			t.Errorf("%q: %v", line, err)
+		}
+	}
+}
+
+// What was interrupted goes on with the registers and flags that it had, wherever in the
+// program, the allocator and the collector included, that was.
+func TestCatchDisturbsNothing(t *testing.T) {
+	wakes(t)
+	if err := Catch(unix.SIGUSR1); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = Uncatch(unix.SIGUSR1); Take(1 << unix.SIGUSR1) })
+	var over atomic.Bool
+	var work sync.WaitGroup
+	block := make([]byte, 4096)
+	want := sha256.Sum256(block)
+	for range 3 {
+		work.Go(func() {
+			for !over.Load() {
+				fresh := append([]byte(nil), block...)
+				if got := sha256.Sum256(fresh); got != want {
+					t.Error("a checksum is wrong")
+				}
+				if deep(100) != 100 {
+					t.Error("a sum is wrong")
+				}
+			}
+		})
+	}
+	for range 20_000 {
+		if err := unix.Kill(os.Getpid(), unix.SIGUSR1); err != nil {
+			t.Error(err)
+		}
+	}
+	over.Store(true)
+	work.Wait()
+	if !Caught().Has(unix.SIGUSR1) {
+		t.Error("none came")
+	}
+}
+
+//go:noinline
+func deep(n int) int {
+	var pad [256]byte
+	if n == 0 {
+		return int(pad[0])
+	}
+	return 1 + deep(n-1)
+}
+
+// helpCaught catches TERM, says so, and does what it is told on a line of its own.
+func helpCaught(mode string) {
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	must(err)
+	WakeBy(fd)
+	switch mode {
+	case "caught":
+		must(Catch(unix.SIGTERM))
+	case "caught-once":
+		must(CatchOnce(unix.SIGTERM))
+	}
+	fmt.Println("ready", Ignored(unix.SIGHUP), Ignored(unix.SIGTERM))
+	for {
+		_, err := unix.Read(fd, make([]byte, 8))
+		if err == unix.EINTR {
+			continue
+		}
+		must(err)
+		fmt.Println("came", Take(1<<unix.SIGTERM).Has(unix.SIGTERM))
+		if os.Getenv(idEnv) == "uncatch" {
+			must(Uncatch(unix.SIGTERM))
+			fmt.Println("uncaught")
+		}
+	}
+}
+
+// The second TERM ends who caught one, and who caught it no more.
+func TestCatchOnce(t *testing.T) {
+	for _, tt := range []struct {
+		mode, then string
+		dies       int // at which TERM
+	}{{"caught-once", "", 2}, {"caught", "uncatch", 2}, {"caught", "", 0}} {
+		c := exec.Command(os.Args[0])
+		c.Env = append(os.Environ(), modeEnv+"="+tt.mode, idEnv+"="+tt.then)
+		out, err := c.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		late := time.AfterFunc(30*time.Second, func() { _ = c.Process.Kill() })
+		lines := bufio.NewScanner(out)
+		hears := func(want string) {
+			t.Helper()
+			if !lines.Scan() || lines.Text() != want {
+				t.Fatalf("%+v: heard %q, want %q", tt, lines.Text(), want)
+			}
+		}
+		if !lines.Scan() || !strings.HasPrefix(lines.Text(), "ready ") {
+			t.Fatalf("%+v: heard %q", tt, lines.Text())
+		}
+		for n := 1; n <= 3; n++ {
+			_ = c.Process.Signal(unix.SIGTERM)
+			if n == tt.dies {
+				break
+			}
+			hears("came true")
+			if tt.then != "" {
+				hears("uncaught")
+			}
+		}
+		if tt.dies == 0 {
+			_ = c.Process.Kill()
+		}
+		_ = c.Wait()
+		late.Stop()
+		if got := c.ProcessState.Sys().(interface{ Signal() unix.Signal }).Signal(); tt.dies != 0 && got != unix.SIGTERM {
+			t.Errorf("%+v: ended by %s", tt, unix.SignalName(got))
+		}
+	}
+}
+
+// What is ignored from the start can be told of HUP and INT.
+func TestIgnored(t *testing.T) {
+	t.Cleanup(func() { signal.Reset(unix.SIGHUP) })
+	for _, ignored := range []bool{true, false} {
+		if ignored {
+			signal.Ignore(unix.SIGHUP)
+		} else {
+			signal.Notify(make(chan os.Signal, 1), unix.SIGHUP)
+		}
+		if Ignored(unix.SIGHUP) != ignored {
+			t.Errorf("ignored: %t, want %t", !ignored, ignored)
+		}
+		c := exec.Command(os.Args[0])
+		c.Env = append(os.Environ(), modeEnv+"=caught")
+		out, err := c.StdoutPipe()
+		if err == nil {
+			err = c.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		line, err := bufio.NewReader(out).ReadString('\n')
+		_ = c.Process.Kill()
+		_ = c.Wait()
+		if want := fmt.Sprintln("ready", ignored, false); line != want {
+			t.Errorf("%q, %v; want %q", line, err, want)
+		}
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -365,10 +366,20 @@ func (d *Dir) each(f func(name []byte)) error {
 	}
 }
 
+// getrandom asks the kernel. The library would ask a generator in the vDSO, which is
+// quicker from the tenth time on.
+func getrandom(b []byte) (int, error) {
+	n, _, e := unix.Syscall(unix.SYS_GETRANDOM, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), 0)
+	if e != 0 {
+		return 0, e
+	}
+	return int(n), nil
+}
+
 func randomHex(size int) string {
 	b := make([]byte, size)
 	// Up to 256 bytes come at once or not at all (getrandom(2)).
-	if n, err := retry(func() (int, error) { return unix.Getrandom(b, 0) }); n < size {
+	if n, err := retry(func() (int, error) { return getrandom(b) }); n < size {
 		// Never seen since Linux 3.17; an id that is not random would be a hold
 		// that somebody else can name.
 		panic(fmt.Sprintf("hostlock: getrandom: %v", err))

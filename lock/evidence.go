@@ -1,6 +1,7 @@
 package lock
 
 import (
+	"cmp"
 	"math"
 	"strconv"
 	"strings"
@@ -114,12 +115,12 @@ func Measure(opened, closed Window, own Own, b Bounds) Measures {
 	if own.CPU != nil && *own.CPU >= 0 && !own.Lost {
 		m.OwnCPUSeconds = number(own.CPU.Seconds())
 	}
-	if n := closed.OnlineCores(); n > 0 {
+	if n := cmp.Or(closed.OnlineCores(), opened.OnlineCores()); n > 0 {
 		m.OnlineCores = &n
-		if opened.Online != "" {
-			changed := opened.Online != closed.Online
-			m.CPUsChanged = &changed
-		}
+	}
+	if opened.Online != "" && closed.Online != "" {
+		changed := opened.Online != closed.Online
+		m.CPUsChanged = &changed
 	}
 	if wall < MinWindow.Seconds() {
 		return m

@@ -103,6 +103,8 @@ func TestMeasure(t *testing.T) {
 		{"the same number of other CPUs", two, func(_, c *Window, _ *Own) { c.Online = "0-2,4" }, with(whole, "idle_cores", "null", "cpus_changed", "true")},
 		{"nobody knows what was online", two, func(o, c *Window, _ *Own) { o.Online, c.Online = "", "" },
 			with(whole, "online_cores", "null", "idle_cores", "null", "cpus_changed", "null")},
+		{"what was online at the end is unknown", two, func(_, c *Window, _ *Own) { c.Online = "" },
+			with(whole, "idle_cores", "null", "cpus_changed", "null")},
 		{"as much as four CPUs can do, by the ticks", two, func(_, c *Window, _ *Own) { c.CPU.User = 4610 },
 			with(whole, "host_cpu_seconds", "41.1", "foreign_cores", "2.61", "resolution_cores", "0.036055")},
 		{"more than four CPUs can do, with what was stolen", two, func(_, c *Window, _ *Own) { c.CPU.User, c.CPU.Steal = 4650, 8150 }, with(whole, noHost...)},

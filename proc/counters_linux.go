@@ -16,10 +16,10 @@ const (
 
 // ReadCounters reads the counters: three files, and two more for each CPU
 // package where throttling is counted.
-func ReadCounters() Counters { return readCounters(genuine) }
+func ReadCounters() Counters { return readCounters(genuineInto(make([]byte, maxCPUList))) }
 
 func readCounters(fs kernelFiles) Counters {
-	c := Counters{Mono: monotonic()}
+	c := Counters{Mono: Monotonic()}
 	var online []int
 	if b, err := fs("/proc/stat", maxCPULine); err == nil {
 		if cpu, err := parseCPUTimes(b); err == nil {
@@ -40,7 +40,8 @@ func readCounters(fs kernelFiles) Counters {
 	return c
 }
 
-func monotonic() time.Duration {
+// Monotonic is CLOCK_MONOTONIC, which stands still while the machine sleeps.
+func Monotonic() time.Duration {
 	var ts unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {
 		return 0 // no Linux that Go runs on

@@ -92,6 +92,16 @@ var errNotKernel = errors.New("it is not the kernel's own file")
 // own /proc/stat over the kernel's: that counts only the container, and whoever took
 // it for the host would call every neighbour quiet.
 func genuine(path string, max int) ([]byte, error) {
+	return readGenuine(path, make([]byte, max))
+}
+
+// genuineInto is genuine for who has done with what one file says before the next is
+// read.
+func genuineInto(buf []byte) kernelFiles {
+	return func(path string, max int) ([]byte, error) { return readGenuine(path, buf[:max]) }
+}
+
+func readGenuine(path string, buf []byte) ([]byte, error) {
 	fd, err := openAt(unix.AT_FDCWD, path, unix.O_RDONLY)
 	if err != nil {
 		return nil, err
@@ -108,10 +118,9 @@ func genuine(path string, max int) ([]byte, error) {
 	}
 	// /proc/stat has a line for each CPU and a long one of interrupt counters,
 	// megabytes on large machines, of which the first line is wanted.
-	b := make([]byte, max)
 	var n int
-	if err := retry(func() (err error) { n, err = unix.Read(fd, b); return }); err != nil {
+	if err := retry(func() (err error) { n, err = unix.Read(fd, buf); return }); err != nil {
 		return nil, err
 	}
-	return b[:n], nil
+	return buf[:n], nil
 }

@@ -179,7 +179,7 @@ func (r *running) hold(d *lock.Dir, h *lock.Hold, in *inbox, terminal bool) int 
 	}
 	var status int
 	var failed error
-	opened := lock.ReadWindow()
+	s.opened = lock.ReadWindow()
 	s.command, failed = launch(r.file, r.argv, environ(os.Environ(), exports))
 	if failed == nil {
 		// A ^C goes to the whole foreground group. Whether the command was there
@@ -202,9 +202,9 @@ func (r *running) hold(d *lock.Dir, h *lock.Hold, in *inbox, terminal bool) int 
 			status = e.status
 		}
 	} else {
-		h.Record.Window = &opened
+		h.Record.Window = &s.opened
 	}
-	e := lock.Judged(opened, s.result.closed, s.result.own(), r.bounds, lock.FactsOf(&h.Record))
+	e := lock.Judged(s.opened, s.result.closed, s.result.own(), r.bounds, lock.FactsOf(&h.Record))
 	h.Record.Evidence, h.Record.ExitStatus = &e, &status
 	released := h.Release()
 

@@ -37,6 +37,7 @@ type supervisor struct {
 	// between is a test's: it comes between the two looks of the loop.
 	between func()
 
+	opened  lock.Window // when the command was about to start
 	command command
 	early   proc.Signals // came before the command was there: it has none of them
 	result  result
@@ -122,7 +123,7 @@ func (s *supervisor) closeWindow() {
 	if err != nil || info.Signo == 0 {
 		return
 	}
-	s.result.closed = lock.ReadWindow()
+	s.result.closed = lock.CloseWindow(s.opened)
 	s.result.lost, _ = proc.LosesChildren(s.command.pid)
 }
 
@@ -143,7 +144,7 @@ func (s *supervisor) takeAll() {
 		case pid == s.command.pid && s.ended.IsZero():
 			s.result.status, s.ended = ws, time.Now()
 			if s.result.closed.Mono == 0 { // it ended since closeWindow looked
-				s.result.closed = lock.ReadWindow()
+				s.result.closed = lock.CloseWindow(s.opened)
 			}
 			if s.command.pidfd >= 0 {
 				unix.Close(s.command.pidfd)

@@ -1,0 +1,28 @@
+//go:build linux
+
+package lock
+
+import (
+	"testing"
+	"time"
+
+	"github.com/org/hostlock-action/proc"
+)
+
+// Of a window that is too short to be measured the end is not read, which would cost more
+// than the window.
+func TestCloseWindow(t *testing.T) {
+	opened := ReadWindow()
+	if opened.CPU == nil || opened.Online == "" {
+		t.Skip("this machine does not tell what it counts")
+	}
+	// As if the clock were not reached again.
+	opened.Mono += time.Hour
+	if w := CloseWindow(opened); w.CPU != nil || w.Online != "" || w.PressureUS != nil || w.Mono <= 0 || w.At.IsZero() || w.BootID != opened.BootID || w.TimeNS != opened.TimeNS {
+		t.Errorf("too short, and read: %+v", w)
+	}
+	opened.Mono = proc.Monotonic() - MinWindow
+	if w := CloseWindow(opened); w.CPU == nil || w.Online != opened.Online || w.Mono-opened.Mono < MinWindow {
+		t.Errorf("long enough, and not read: %+v", w)
+	}
+}

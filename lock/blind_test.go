@@ -326,3 +326,54 @@ func TestNotedWhereItCannotBeRemoved(t *testing.T) {
 		})
 	}
 }
+
+// A file is replaced whole, or stays as it is, and nothing is left beside it.
+func TestReplaceFile(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		there string // "": nothing; "/": a directory
+		calls map[uint32]unix.Errno
+		fails bool
+	}{
+		{"nothing is there", "", nil, false},
+		{"a file is there", "old", nil, false},
+		{"the kernel cannot exchange", "old", map[uint32]unix.Errno{unix.SYS_RENAMEAT2: unix.ENOSYS}, false},
+		{"the file system cannot exchange", "old", map[uint32]unix.Errno{unix.SYS_RENAMEAT2: unix.EINVAL}, false},
+		{"neither can be", "old", map[uint32]unix.Errno{unix.SYS_RENAMEAT2: unix.EINVAL, unix.SYS_RENAMEAT: unix.EIO}, true},
+		{"an exchange is refused", "old", map[uint32]unix.Errno{unix.SYS_RENAMEAT2: unix.EACCES}, true},
+		{"a directory is there", "/", nil, true},
+	} {
+		w := newWorld(t)
+		d, _ := w.process()
+		file := w.file("file")
+		var err error
+		switch tt.there {
+		case "":
+		case "/":
+			err = os.Mkdir(file, 0o755)
+		default:
+			err = os.WriteFile(file, []byte(tt.there), 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		denied(t, tt.calls, func() { err = d.replaceFile("file", []byte("new"), 0o640) })
+		if (err != nil) != tt.fails {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+		st, serr := os.Lstat(file)
+		b, _ := os.ReadFile(file)
+		switch {
+		case serr != nil:
+			t.Errorf("%s: %v", tt.name, serr)
+		case !tt.fails && (string(b) != "new" || st.Mode() != 0o640):
+			t.Errorf("%s: it is %q, %s", tt.name, b, st.Mode())
+		case tt.fails && (tt.there == "/") != st.IsDir(), tt.fails && !st.IsDir() && string(b) != tt.there:
+			t.Errorf("%s: it is %q, %s", tt.name, b, st.Mode())
+		}
+		names, _ := os.ReadDir(w.path)
+		if len(names) != 1 {
+			t.Errorf("%s: %v", tt.name, names)
+		}
+	}
+}

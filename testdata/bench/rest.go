@@ -70,7 +70,7 @@ func (b *bench) rest() error {
 		if err != nil {
 			return err
 		}
-		fmt.Printf("%-20s %22.1f %18.2f %11.1f MB %11.1f MB %14d   %s %s\n", "    "+w.what, woken, used, total, own, len(fds), verdict(woken, 1), verdict(total, 4))
+		fmt.Printf("%-20s %22.1f %18.2f %10.2f MiB %10.2f MiB %14d   %s %s\n", "    "+w.what, woken, used, total, own, len(fds), verdict(woken, 1), verdict(total, 4))
 	}
 	return nil
 }
@@ -117,7 +117,7 @@ func cpu(pid int) (d time.Duration) {
 	return d
 }
 
-// resident is in MB: all, and what is not shared with the file that is run.
+// resident is in MiB: all, and what is not shared with the file that is run.
 func resident(pid int) (all, own float64) {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	field := func(name string) float64 {

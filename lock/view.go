@@ -207,10 +207,22 @@ func (d *Dir) WaitFree(ctx context.Context, c Caller, timeout time.Duration, not
 }
 
 // holder looks, without the guard, who has the host now; nil if nobody.
-func (d *Dir) holder() *Ticket {
+func (d *Dir) holder() *Ticket { return holding(d.holders()) }
+
+// Inside looks, without the guard, which hold the caller is inside of; nil if there is
+// none, or it cannot be told. Unlike Look it reads none of those who wait.
+func (d *Dir) Inside(c Caller) *Ticket {
+	t, err := inside(c, d.holders())
+	if err != nil {
+		return nil
+	}
+	return t
+}
+
+func (d *Dir) holders() []*Ticket {
 	entries, _, err := d.list()
 	if err != nil {
 		return nil
 	}
-	return holding(holders(entries, d.load))
+	return holders(entries, d.load)
 }

@@ -134,7 +134,7 @@ func (r *running) execute() int {
 		speech.free()
 		warn(d)
 		r.watch.tellRefused(d, err)
-		return reportOutcome(&runError{err, outer(d, c)})
+		return reportOutcome(&runError{err, d.Inside(c)})
 	}
 	if r.watch.held != nil {
 		r.watch.held(d, h)
@@ -149,15 +149,6 @@ type runError struct {
 }
 
 func (e *runError) Unwrap() error { return e.error }
-
-// outer is the hold that a caller is inside of; nil if there is none.
-func outer(d *lock.Dir, c lock.Caller) *lock.Ticket {
-	v, err := d.Look()
-	if err != nil {
-		return nil
-	}
-	return v.Own(c)
-}
 
 // hold runs the command while the host is held. What is said meanwhile must not
 // wait for a reader.

@@ -413,6 +413,7 @@ func TestSecondSignal(t *testing.T) {
 			t.Fatal("no TERM ends it")
 		}
 	}
+	<-over
 	if ws := waiter.ProcessState.Sys().(syscall.WaitStatus); !ws.Signaled() || ws.Signal() != unix.SIGTERM {
 		t.Errorf("%v", waiter.ProcessState)
 	}

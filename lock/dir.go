@@ -309,8 +309,9 @@ func (d *Dir) newFile(content []byte, mode uint32) (fd int, tmp string, err erro
 
 // replaceFile writes a file whole or not at all. What was there is exchanged for it and
 // removed: a file that is renamed over another is written to the disk at once by ext4
-// (auto_da_alloc, ext4(5)), which took a fifth of each hand-over. A record that is lost with
-// the machine is one of a boot that is over.
+// (auto_da_alloc, ext4(5)), which took a fifth of each hand-over. A machine that loses its
+// power may so leave an empty record, as one that was never replaced always could: its
+// ticket is passed after the grace for what cannot be read.
 func (d *Dir) replaceFile(name string, content []byte, mode uint32) error {
 	fd, tmp, err := d.newFile(content, mode)
 	if err != nil {
@@ -320,10 +321,10 @@ func (d *Dir) replaceFile(name string, content []byte, mode uint32) error {
 	err = unix.Renameat2(d.fd, tmp, d.fd, name, unix.RENAME_EXCHANGE)
 	switch err {
 	case nil:
-		if err = unix.Unlinkat(d.fd, tmp, 0); err == nil {
+		// Whatever else keeps it there, or has taken it away, the new one is in its place.
+		if err = unix.Unlinkat(d.fd, tmp, 0); err != unix.EISDIR {
 			return nil
 		}
-		// What was there is none that a file replaces: a directory.
 		_ = unix.Renameat2(d.fd, tmp, d.fd, name, unix.RENAME_EXCHANGE)
 	case unix.ENOENT, unix.EINVAL, unix.ENOSYS: // nothing is there, or it cannot be exchanged here
 		if err = unix.Renameat(d.fd, tmp, d.fd, name); err == nil {

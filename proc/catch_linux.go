@@ -4,6 +4,7 @@ package proc
 
 import (
 	"errors"
+	"runtime"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -34,7 +35,6 @@ const (
 	saRestorer  = 0x04000000 // SA_RESTORER
 	saOnStack   = 0x08000000 // SA_ONSTACK
 	saRestart   = 0x10000000 // SA_RESTART
-	saResetHand = 0x80000000 // SA_RESETHAND
 	everySignal = 1<<64 - 1
 )
 
@@ -49,18 +49,13 @@ func sigaction(s unix.Signal, act, old *action) error {
 	return nil
 }
 
-// Catch has a signal entered in what Caught returns. Until Uncatch it does nothing else,
-// whoever sends it.
-func Catch(s unix.Signal) error { return catch(s, 0) }
-
-// CatchOnce is Catch for one signal, of which the next does what it does to every program.
-func CatchOnce(s unix.Signal) error { return catch(s, saResetHand) }
-
-func catch(s unix.Signal, flags uint64) error {
+// Catch has a signal entered in what Caught returns, also one that whoever started us has
+// blocked. Until Uncatch it does nothing else, whoever sends it.
+func Catch(s unix.Signal) error {
 	if s <= 0 || int(s) >= len(replaced) {
 		return unix.EINVAL
 	}
-	act := &action{handler: handlerPC, flags: flags | saOnStack | saRestart, mask: everySignal}
+	act := &action{handler: handlerPC, flags: saOnStack | saRestart, mask: everySignal}
 	if restorerPC != 0 {
 		act.flags, act.restorer = act.flags|saRestorer, restorerPC
 	}
@@ -71,7 +66,35 @@ func catch(s unix.Signal, flags uint64) error {
 	if replaced[s] == nil {
 		replaced[s] = old
 	}
-	return nil
+	return unblock(s)
+}
+
+// unblock has a signal that is blocked let in by one thread. Not by ours: the command is
+// started from there and inherits its mask, as it came to us. Every thread has that, but
+// for what the runtime lets in (blockableSig in runtime/signal_unix.go).
+func unblock(s unix.Signal) error {
+	bit := uint64(1) << (s - 1)
+	blocked, err := sigmask(unix.SIG_UNBLOCK, 0)
+	if err != nil || blocked&bit == 0 {
+		return err
+	}
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		_, err := sigmask(unix.SIG_UNBLOCK, bit)
+		done <- err
+		select {}
+	}()
+	return <-done
+}
+
+// sigmask changes the signals that this thread has blocked, and returns those before.
+func sigmask(how int, set uint64) (old uint64, err error) {
+	_, _, e := unix.RawSyscall6(unix.SYS_RT_SIGPROCMASK, uintptr(how), uintptr(unsafe.Pointer(&set)), uintptr(unsafe.Pointer(&old)), unsafe.Sizeof(set), 0, 0)
+	if e != 0 {
+		return 0, e
+	}
+	return old, nil
 }
 
 // Uncatch has a signal do again what it did before Catch.

@@ -18,23 +18,13 @@ import (
 var (
 	heard     chan os.Signal
 	hearsOnce sync.Once
-	onlyOnce  atomic.Uint32 // Signals
 )
 
-// Catch has a signal entered in what Caught returns. Until Uncatch it does nothing else,
-// whoever sends it.
-func Catch(s unix.Signal) error { return catch(s, false) }
-
-// CatchOnce is Catch for one signal, of which the next does what it does to every program.
-func CatchOnce(s unix.Signal) error { return catch(s, true) }
-
-func catch(s unix.Signal, once bool) error {
+// Catch has a signal entered in what Caught returns, also one that whoever started us has
+// blocked. Until Uncatch it does nothing else, whoever sends it.
+func Catch(s unix.Signal) error {
 	if s <= 0 || s >= 32 {
 		return unix.EINVAL
-	}
-	onlyOnce.And(^(uint32(1) << s))
-	if once {
-		onlyOnce.Or(1 << s)
 	}
 	hearsOnce.Do(func() {
 		// More than there are kinds: the kernel keeps one of each, and whoever
@@ -43,9 +33,6 @@ func catch(s unix.Signal, once bool) error {
 		one := binary.NativeEndian.AppendUint64(nil, 1)
 		go func() {
 			for s := range heard {
-				if Signals(onlyOnce.Load()).Has(s.(unix.Signal)) {
-					signal.Reset(s)
-				}
 				atomic.OrUint32(&caught, 1<<s.(unix.Signal))
 				_, _ = unix.Write(int(atomic.LoadInt32(&caughtWake)), one)
 			}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -76,7 +77,7 @@ func TestCatch(t *testing.T) {
 	}
 	Take(1 << unix.SIGTERM)
 	for _, s := range []unix.Signal{0, -1, 32, 64} {
-		if Catch(s) == nil || CatchOnce(s) == nil {
+		if Catch(s) == nil {
 			t.Errorf("%d can be caught", s)
 		}
 	}
@@ -150,17 +151,13 @@ func deep(n int) int {
 	return 1 + deep(n-1)
 }
 
-// helpCaught catches TERM, says so, and does what it is told on a line of its own.
+// helpCaught catches TERM and USR1, and says what comes.
 func helpCaught(mode string) {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 	must(err)
 	WakeBy(fd)
-	switch mode {
-	case "caught":
-		must(Catch(unix.SIGTERM))
-	case "caught-once":
-		must(CatchOnce(unix.SIGTERM))
-	}
+	must(Catch(unix.SIGTERM))
+	must(Catch(unix.SIGUSR1))
 	fmt.Println("ready", Ignored(unix.SIGHUP), Ignored(unix.SIGTERM))
 	for {
 		_, err := unix.Read(fd, make([]byte, 8))
@@ -168,58 +165,82 @@ func helpCaught(mode string) {
 			continue
 		}
 		must(err)
-		fmt.Println("came", Take(1<<unix.SIGTERM).Has(unix.SIGTERM))
-		if os.Getenv(idEnv) == "uncatch" {
-			must(Uncatch(unix.SIGTERM))
-			fmt.Println("uncaught")
+		switch came := Take(^Signals(0)); came {
+		case 1 << unix.SIGTERM:
+			if mode == "uncaught" {
+				must(Uncatch(unix.SIGTERM))
+			}
+			fmt.Println("TERM")
+		case 1 << unix.SIGUSR1:
+			out, err := exec.Command("grep", "^SigBlk", "/proc/self/status").Output()
+			must(err)
+			fmt.Print("USR1, and a child has ", string(out))
+		default:
+			fmt.Println("came", came)
 		}
 	}
 }
 
-// The second TERM ends who caught one, and who caught it no more.
-func TestCatchOnce(t *testing.T) {
-	for _, tt := range []struct {
-		mode, then string
-		dies       int // at which TERM
-	}{{"caught-once", "", 2}, {"caught", "uncatch", 2}, {"caught", "", 0}} {
-		c := exec.Command(os.Args[0])
-		c.Env = append(os.Environ(), modeEnv+"="+tt.mode, idEnv+"="+tt.then)
-		out, err := c.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
+// caughtBy starts helpCaught.
+func caughtBy(t *testing.T, mode string) (c *exec.Cmd, hears func() string) {
+	t.Helper()
+	c = exec.Command(os.Args[0])
+	c.Env = append(os.Environ(), modeEnv+"="+mode)
+	out, err := c.StdoutPipe()
+	if err == nil {
+		err = c.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	late := time.AfterFunc(30*time.Second, func() { _ = c.Process.Kill() })
+	t.Cleanup(func() { late.Stop(); _ = c.Process.Kill(); _ = c.Wait() })
+	lines := bufio.NewScanner(out)
+	hears = func() string { lines.Scan(); return lines.Text() }
+	if got := hears(); !strings.HasPrefix(got, "ready ") {
+		t.Fatalf("%s: heard %q", mode, got)
+	}
+	return c, hears
+}
+
+// Who catches a signal no more dies of it.
+func TestUncatch(t *testing.T) {
+	c, hears := caughtBy(t, "caught")
+	for range 3 {
+		_ = c.Process.Signal(unix.SIGTERM)
+		if got := hears(); got != "TERM" {
+			t.Fatalf("heard %q", got)
 		}
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		late := time.AfterFunc(30*time.Second, func() { _ = c.Process.Kill() })
-		lines := bufio.NewScanner(out)
-		hears := func(want string) {
-			t.Helper()
-			if !lines.Scan() || lines.Text() != want {
-				t.Fatalf("%+v: heard %q, want %q", tt, lines.Text(), want)
-			}
-		}
-		if !lines.Scan() || !strings.HasPrefix(lines.Text(), "ready ") {
-			t.Fatalf("%+v: heard %q", tt, lines.Text())
-		}
-		for n := 1; n <= 3; n++ {
-			_ = c.Process.Signal(unix.SIGTERM)
-			if n == tt.dies {
-				break
-			}
-			hears("came true")
-			if tt.then != "" {
-				hears("uncaught")
-			}
-		}
-		if tt.dies == 0 {
-			_ = c.Process.Kill()
-		}
-		_ = c.Wait()
-		late.Stop()
-		if got := c.ProcessState.Sys().(interface{ Signal() unix.Signal }).Signal(); tt.dies != 0 && got != unix.SIGTERM {
-			t.Errorf("%+v: ended by %s", tt, unix.SignalName(got))
-		}
+	}
+	c, hears = caughtBy(t, "uncaught")
+	_ = c.Process.Signal(unix.SIGTERM)
+	if got := hears(); got != "TERM" {
+		t.Fatalf("heard %q", got)
+	}
+	_ = c.Process.Signal(unix.SIGTERM)
+	_ = c.Wait()
+	if got := c.ProcessState.Sys().(interface{ Signal() unix.Signal }).Signal(); got != unix.SIGTERM {
+		t.Errorf("ended by %s", unix.SignalName(got))
+	}
+}
+
+// Whoever started us may have blocked what we catch. We hear of it all the same, and our
+// child has it blocked.
+func TestCatchWhatIsBlocked(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var old, usr1 unix.Sigset_t
+	usr1.Val[0] = 1 << (unix.SIGUSR1 - 1)
+	if err := unix.PthreadSigmask(unix.SIG_BLOCK, &usr1, &old); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil) }()
+	c, hears := caughtBy(t, "caught")
+	_ = c.Process.Signal(unix.SIGUSR1)
+	var set uint64
+	got := hears()
+	if _, err := fmt.Sscanf(got, "USR1, and a child has SigBlk: %x", &set); err != nil || set&(1<<(unix.SIGUSR1-1)) == 0 {
+		t.Errorf("heard %q: %v", got, err)
 	}
 }
 

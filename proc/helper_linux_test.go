@@ -58,7 +58,7 @@ func TestMain(m *testing.M) {
 		ignoreChildren()
 		fmt.Println("ready")
 		io.Copy(io.Discard, os.Stdin)
-	case "caught", "caught-once":
+	case "caught", "uncaught":
 		helpCaught(mode)
 	case "hold-hidden":
 		must(json.NewEncoder(os.Stdout).Encode(Self()))

@@ -38,10 +38,11 @@ func ends(s unix.Signal) bool {
 // never closes (lock.Pollable).
 type inbox struct {
 	context.Context
-	wake  int // eventfd: readable while something may be pending
-	once  []unix.Signal
-	job   *jobWatch
-	cause error
+	wake int // eventfd: readable while something may be pending
+	// children: it is told of them too, which ends no wait.
+	children bool
+	job      *jobWatch
+	cause    error
 }
 
 // A signalError is a signal as the reason why something was given up.
@@ -49,7 +50,7 @@ type signalError unix.Signal
 
 func (e signalError) Error() string { return unix.SignalName(unix.Signal(e)) }
 
-func newInbox(kinds []unix.Signal, catch func(unix.Signal) error) (*inbox, error) {
+func newInbox(kinds ...unix.Signal) (*inbox, error) {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen for signals: %w", err)
@@ -59,7 +60,7 @@ func newInbox(kinds []unix.Signal, catch func(unix.Signal) error) (*inbox, error
 		if proc.Ignored(s) {
 			continue
 		}
-		if err := catch(s); err != nil {
+		if err := proc.Catch(s); err != nil {
 			return nil, fmt.Errorf("cannot listen for %s: %w", unix.SignalName(s), err)
 		}
 	}
@@ -77,18 +78,31 @@ func listen() (*inbox, error) {
 	if proc.Ignored(unix.SIGINT) {
 		signal.Ignore(unix.SIGQUIT)
 	}
-	return newInbox(append(passedOn, unix.SIGCHLD), proc.Catch)
-}
-
-// untilSignalled is a context that INT, TERM and HUP end. A second one ends us. A signal
-// that our caller ignores stays ignored.
-func untilSignalled() (*inbox, error) {
-	kinds := []unix.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP}
-	in, err := newInbox(kinds, proc.CatchOnce)
+	in, err := newInbox(append(passedOn, unix.SIGCHLD)...)
 	if err == nil {
-		in.once = kinds
+		in.children = true
 	}
 	return in, err
+}
+
+// untilSignalled is a context that INT, TERM and HUP end. A second one ends us, wherever
+// we are by then: at the guard, or with a reader that does not read. A signal that our
+// caller ignores stays ignored.
+func untilSignalled() (*inbox, error) {
+	kinds := []unix.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP}
+	in, err := newInbox(kinds...)
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		for proc.Caught() == 0 {
+			poll([]unix.PollFd{{Fd: int32(in.wake), Events: unix.POLLIN}}, 0)
+		}
+		for _, s := range kinds {
+			_ = proc.Uncatch(s)
+		}
+	}()
+	return in, nil
 }
 
 // Descriptors are readable once the context may have ended.
@@ -105,7 +119,9 @@ func (in *inbox) Err() error {
 	if in.cause != nil {
 		return in.cause
 	}
-	in.empty() // a child of whoever exec'd us may have ended, which ends no wait
+	if in.children {
+		in.empty() // one of whoever exec'd us may have ended
+	}
 	came := proc.Caught()
 	for _, s := range passedOn {
 		if came.Has(s) && in.cause == nil {
@@ -115,10 +131,6 @@ func (in *inbox) Err() error {
 	if in.cause == nil {
 		if p, ok := in.job.ended(); ok {
 			in.cause = jobError{p}
-		}
-	} else {
-		for _, s := range in.once {
-			_ = proc.Uncatch(s)
 		}
 	}
 	return in.cause
@@ -147,16 +159,16 @@ func (in *inbox) mark() {
 		return
 	}
 	defer unix.Close(self)
+	proc.Take(1 << marker) // one that came late speaks for what was before it
 	if proc.SignalFD(self, marker) != nil {
 		return
 	}
-	// The limit is for a marker that is blocked by whoever started us.
 	for end := time.Now().Add(time.Second); time.Now().Before(end); {
 		in.empty()
 		if proc.Take(1 << marker).Has(marker) {
 			return
 		}
-		poll([]unix.PollFd{{Fd: int32(in.wake), Events: unix.POLLIN}}, time.Until(end))
+		poll([]unix.PollFd{{Fd: int32(in.wake), Events: unix.POLLIN}}, max(time.Until(end), time.Millisecond))
 	}
 }
 

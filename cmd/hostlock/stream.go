@@ -3,6 +3,7 @@
 package main
 
 import (
+	"io"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -26,6 +27,8 @@ func (s stream) Write(b []byte) (int, error) {
 			poll([]unix.PollFd{{Fd: int32(s), Events: unix.POLLOUT}}, 0)
 		case err != nil:
 			return done, &os.PathError{Op: "write", Path: s.name(), Err: err}
+		case n == 0: // a file system's own idea
+			return done, io.ErrUnexpectedEOF
 		default:
 			done += n
 		}

@@ -71,7 +71,6 @@ func (a *attempt) unfollow() {
 	for _, f := range a.followed {
 		unix.Close(f.fd)
 	}
-	a.followed = nil
 }
 
 // newFollower follows a ticket whose kernel lock is held; nil if it is not, or that

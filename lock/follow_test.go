@@ -174,3 +174,45 @@ func TestSleepClosesOneAfterTheOther(t *testing.T) {
 	}
 	a.closing.Wait()
 }
+
+// Once its kernel lock was free a ticket is followed no more: it is looked at once, and
+// then only if it is another's turn to be without one.
+func TestFollowEndsWithTheLock(t *testing.T) {
+	w := newWorld(t)
+	holder := w.actor()
+	hold := holder.gets()
+	a := w.actor().waits()
+	free := a.hold.entry // of whom nobody has the lock
+	if err := unix.Flock(a.hold.lockFD, unix.LOCK_UN); err != nil {
+		t.Fatal(err)
+	}
+	follow := func(e entry) time.Duration {
+		v := new(vigil)
+		a.follow(v, e)
+		return v.limit
+	}
+	before := openFDs(t)
+	for range 10 {
+		if err := unix.Flock(hold.lockFD, unix.LOCK_EX); err != nil {
+			t.Fatal(err)
+		}
+		if limit := follow(hold.entry); limit != 0 || len(a.followed) != 1 {
+			t.Fatalf("limit %s, followed %v", limit, a.followed)
+		}
+		if err := unix.Flock(hold.lockFD, unix.LOCK_UN); err != nil {
+			t.Fatal(err)
+		}
+		poll([]unix.PollFd{{Fd: int32(a.followed[hold.entry].fd), Events: unix.POLLIN}}, time.Minute)
+		for i, tt := range []struct {
+			e    entry
+			want time.Duration
+		}{{hold.entry, time.Millisecond}, {hold.entry, 0}, {free, time.Millisecond}, {free, 0}} {
+			if limit := follow(tt.e); limit != tt.want || len(a.followed) != 0 {
+				t.Errorf("%d: limit %s, want %s; followed %v", i, limit, tt.want, a.followed)
+			}
+		}
+	}
+	if after := openFDs(t); after >= before+5 {
+		t.Errorf("%d descriptors more", after-before)
+	}
+}

@@ -377,3 +377,27 @@ func TestReplaceFile(t *testing.T) {
 		}
 	}
 }
+
+// Where nothing can be watched, whoever waits is told so, and looks by itself.
+func TestNothingCanBeWatched(t *testing.T) {
+	w := newWorld(t)
+	hold := w.actor().gets()
+	before := openFDs(t)
+	for _, calls := range []map[uint32]unix.Errno{
+		{unix.SYS_INOTIFY_INIT1: unix.EMFILE},
+		{unix.SYS_INOTIFY_ADD_WATCH: unix.ENOSPC},
+		{unix.SYS_OPENAT: unix.EMFILE},
+	} {
+		for range 10 {
+			var v vigil
+			var watched bool
+			denied(t, calls, func() { watched = hold.d.watchFile(&v, hold.entry) })
+			if watched || len(v.fds) != 0 {
+				t.Errorf("%v: watched %t, by %v", calls, watched, v.fds)
+			}
+		}
+	}
+	if after := openFDs(t); after >= before+5 {
+		t.Errorf("%d descriptors more", after-before)
+	}
+}

@@ -391,3 +391,19 @@ func TestEndJobErrors(t *testing.T) {
 		}
 	}
 }
+
+// The end of a job is none of what waits in its name: who took the ticket sees to that.
+func TestEndJobLeavesWaiters(t *testing.T) {
+	w := newWorld(t)
+	job := w.job()
+	anchor := job.hold.Record.Anchor
+	waiter := w.actor(func(r *Request) { r.Anchor = anchor }).waits()
+	d, _ := w.process()
+	ended, err := d.EndJob(anchor.Identity, func(*Record) {})
+	if err != nil || len(ended) != 1 || ended[0].ID() != job.id {
+		t.Fatalf("%v, %v", ended, err)
+	}
+	if r := d.load(waiter.hold.entry).Record; r == nil || r.JobEndedAt != nil || !r.Anchor.Same(anchor) {
+		t.Errorf("%+v", r)
+	}
+}

@@ -52,7 +52,7 @@ func sigaction(s unix.Signal, act, old *action) error {
 // Catch has a signal entered in what Caught returns, also one that whoever started us has
 // blocked. Until Uncatch it does nothing else, whoever sends it.
 func Catch(s unix.Signal) error {
-	if s <= 0 || int(s) >= len(replaced) {
+	if int(s) >= len(replaced) { // what is below 1 the kernel refuses
 		return unix.EINVAL
 	}
 	act := &action{handler: handlerPC, flags: saOnStack | saRestart, mask: everySignal}
@@ -75,7 +75,7 @@ func Catch(s unix.Signal) error {
 func unblock(s unix.Signal) error {
 	bit := uint64(1) << (s - 1)
 	blocked, err := sigmask(unix.SIG_UNBLOCK, 0)
-	if err != nil || blocked&bit == 0 {
+	if blocked&bit == 0 {
 		return err
 	}
 	done := make(chan error)
@@ -99,7 +99,7 @@ func sigmask(how int, set uint64) (old uint64, err error) {
 
 // Uncatch has a signal do again what it did before Catch.
 func Uncatch(s unix.Signal) error {
-	if s <= 0 || int(s) >= len(replaced) || replaced[s] == nil {
+	if s < 0 || int(s) >= len(replaced) || replaced[s] == nil {
 		return errors.New("not caught")
 	}
 	return sigaction(s, replaced[s], nil)

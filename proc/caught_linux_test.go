@@ -76,6 +76,9 @@ func TestCatch(t *testing.T) {
 		t.Errorf("took %#x and left %#x", got, Caught())
 	}
 	Take(1 << unix.SIGTERM)
+	if s := Signals(1 << unix.SIGTERM); !s.Has(unix.SIGTERM) || s.Has(unix.SIGHUP) || s.Has(unix.SIGTERM+1) || Signals(0).Has(unix.SIGTERM) {
+		t.Errorf("%#x has what it has not, or not what it has", s)
+	}
 	for _, s := range []unix.Signal{0, -1, 32, 64} {
 		if Catch(s) == nil {
 			t.Errorf("%d can be caught", s)

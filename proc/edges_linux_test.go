@@ -313,3 +313,16 @@ func TestCPUIsOfAllKinds(t *testing.T) {
 		t.Errorf("%d ticks", n)
 	}
 }
+
+// Half a record is none.
+func TestReadRecordThatDoesNotFit(t *testing.T) {
+	whole, err := readRecord("/proc/self/comm", make([]byte, 64))
+	if err != nil || len(whole) == 0 {
+		t.Fatalf("%q, %v", whole, err)
+	}
+	for spare, want := range []error{unix.EFBIG, nil} {
+		if b, err := readRecord("/proc/self/comm", make([]byte, len(whole)+spare)); !errors.Is(err, want) || want == nil && string(b) != string(whole) {
+			t.Errorf("%d bytes to spare: %q, %v", spare, b, err)
+		}
+	}
+}

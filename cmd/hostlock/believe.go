@@ -90,6 +90,15 @@ func resultPlace(path string) (string, error) {
 	return path, nil
 }
 
+// removeOld takes an older result away, so that where no command is run nobody takes that
+// for this run's.
+func removeOld(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fault(path, err)
+	}
+	return nil
+}
+
 // temporary is the pattern of a temporary name beside path.
 func temporary(path string) string { return "." + filepath.Base(path) + ".*" }
 

@@ -50,7 +50,16 @@ type signalError unix.Signal
 
 func (e signalError) Error() string { return unix.SignalName(unix.Signal(e)) }
 
+// newInbox catches signals. What was ignored when we were started (nohup, a background job
+// of a shell without job control) stays ignored, by us and by the command.
+//
+// The Go runtime tells that of HUP and INT only and has by now put its handler
+// over any other. But a shell ignores INT and QUIT together (POSIX, Shell Command
+// Language 2.11), so QUIT follows INT. A TERM that was ignored cannot be told.
 func newInbox(kinds ...unix.Signal) (*inbox, error) {
+	if proc.Ignored(unix.SIGINT) {
+		signal.Ignore(unix.SIGQUIT)
+	}
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen for signals: %w", err)
@@ -67,17 +76,8 @@ func newInbox(kinds ...unix.Signal) (*inbox, error) {
 	return &inbox{Context: context.Background(), wake: fd}, nil
 }
 
-// listen catches what is passed on to the command. What was ignored when we were started
-// (nohup, a background job of a shell without job control) stays ignored, by us and by
-// the command.
-//
-// The Go runtime tells that of HUP and INT only and has by now put its handler
-// over any other. But a shell ignores INT and QUIT together (POSIX, Shell Command
-// Language 2.11), so QUIT follows INT. A TERM that was ignored cannot be told.
+// listen catches what is passed on to the command, and the end of children.
 func listen() (*inbox, error) {
-	if proc.Ignored(unix.SIGINT) {
-		signal.Ignore(unix.SIGQUIT)
-	}
 	in, err := newInbox(append(passedOn, unix.SIGCHLD)...)
 	if err == nil {
 		in.children = true
@@ -85,12 +85,10 @@ func listen() (*inbox, error) {
 	return in, err
 }
 
-// untilSignalled is a context that INT, TERM and HUP end. A second one ends us, wherever
-// we are by then: at the guard, or with a reader that does not read. A signal that our
-// caller ignores stays ignored.
+// untilSignalled is a context that the same signals end. A second one ends us, wherever
+// we are by then: at the guard, or with a reader that does not read.
 func untilSignalled() (*inbox, error) {
-	kinds := []unix.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP}
-	in, err := newInbox(kinds...)
+	in, err := newInbox(passedOn...)
 	if err != nil {
 		return nil, err
 	}
@@ -98,11 +96,16 @@ func untilSignalled() (*inbox, error) {
 		for proc.Caught() == 0 {
 			poll([]unix.PollFd{{Fd: int32(in.wake), Events: unix.POLLIN}}, 0)
 		}
-		for _, s := range kinds {
-			_ = proc.Uncatch(s)
-		}
+		letGo()
 	}()
 	return in, nil
+}
+
+// letGo has signals do to us again what they do to every program.
+func letGo() {
+	for _, s := range passedOn {
+		_ = proc.Uncatch(s)
+	}
 }
 
 // Descriptors are readable once the context may have ended.

@@ -79,19 +79,22 @@ func run(args []string) int {
 var errRefused error = &lock.BusyError{Reason: "this job was refused the host when it began (HOSTLOCK_REFUSED=1), so nothing is run or taken"}
 
 func (r *running) execute() int {
+	var err error
+	if r.result != "" {
+		if r.result, err = resultPlace(r.result); err == nil {
+			err = removeOld(r.result)
+		}
+		if err != nil {
+			err = r.wrong("--result %s", err)
+			r.watch.tellRefused(nil, err)
+			return report(err)
+		}
+	}
 	if os.Getenv("HOSTLOCK_REFUSED") == "1" {
 		say("this job was refused the host when it began (HOSTLOCK_REFUSED=1), so nothing is run")
 		say("outcome=%s", lock.Busy)
 		r.watch.tellRefused(nil, errRefused)
 		return exitBusy
-	}
-	var err error
-	if r.result != "" {
-		if r.result, err = resultPlace(r.result); err != nil {
-			err = r.wrong("--result %s", err)
-			r.watch.tellRefused(nil, err)
-			return report(err)
-		}
 	}
 	if r.file, err = lookUp(r.argv[0], os.Getenv("PATH")); err != nil {
 		r.watch.tellRefused(nil, err)

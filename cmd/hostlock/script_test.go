@@ -250,12 +250,12 @@ func lookPath(ts *testscript.TestScript, name string) (string, error) {
 	return "", fmt.Errorf("%s: %w", name, exec.ErrNotFound)
 }
 
-var signalNames = map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "HUP": syscall.SIGHUP, "STOP": syscall.SIGSTOP, "CONT": syscall.SIGCONT}
+var signalNames = map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "HUP": syscall.SIGHUP, "STOP": syscall.SIGSTOP, "CONT": syscall.SIGCONT, "QUIT": syscall.SIGQUIT, "USR1": syscall.SIGUSR1}
 
-// signal SIGNAL NAME: signalNames a process that the script has startedProcess.
+// signal SIGNAL NAME: sends a signal to a process that the script has started.
 func signalProcess(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 || signalNames[args[0]] == 0 {
-		ts.Fatalf("usage: signal INT|TERM|HUP|STOP|CONT NAME")
+		ts.Fatalf("usage: signal INT|TERM|HUP|QUIT|USR1|STOP|CONT NAME")
 	}
 	ts.Check(processOf(ts, args[1]).Process.Signal(signalNames[args[0]]))
 }

@@ -19,6 +19,11 @@ const (
 )
 
 func (s stream) Write(b []byte) (int, error) {
+	// What is said while the host is ours waits for nobody (voice.go). Whoever now waits
+	// for a reader can be ended.
+	if s == stderr && !writable() {
+		letGo()
+	}
 	done := 0
 	for done < len(b) {
 		n, err := uninterrupted(func() (int, error) { return unix.Write(int(s), b[done:]) })

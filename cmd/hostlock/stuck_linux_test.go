@@ -405,16 +405,55 @@ func TestSecondSignal(t *testing.T) {
 			t.Fatalf("it is not at the guard:\n%s", locks)
 		}
 	}
+	endsByTerms(t, waiter.Cmd)
+	if ws := waiter.ProcessState.Sys().(syscall.WaitStatus); !ws.Signaled() || ws.Signal() != unix.SIGTERM {
+		t.Errorf("%v", waiter.ProcessState)
+	}
+}
+
+// endsByTerms sends TERM until a process ends: two that come together are one.
+func endsByTerms(t *testing.T, c *exec.Cmd) {
+	t.Helper()
 	over := make(chan error, 1)
-	go func() { over <- waiter.Wait() }()
+	go func() { over <- c.Wait() }()
 	for end := time.Now().Add(patience); len(over) == 0; time.Sleep(time.Millisecond) {
-		_ = waiter.Process.Signal(unix.SIGTERM) // two that come together are one
+		_ = c.Process.Signal(unix.SIGTERM)
 		if time.Now().After(end) {
 			t.Fatal("no TERM ends it")
 		}
 	}
 	<-over
-	if ws := waiter.ProcessState.Sys().(syscall.WaitStatus); !ws.Signaled() || ws.Signal() != unix.SIGTERM {
-		t.Errorf("%v", waiter.ProcessState)
+}
+
+// Who has nothing left to do but to say so, to a reader that does not read, can be ended
+// as any program can.
+func TestSignalBeforeADeafReader(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	_, w := fullPipe(t)
+	done := s.run("--", "true")
+	done.Stderr = w
+	must(done.Start())
+	for end := time.Now().Add(patience); !exists(filepath.Join(s.dir, "history.jsonl")); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it does not come to its end")
+		}
+	}
+	s.comesFree()
+	endsByTerms(t, done)
+
+	holder := s.start(s.run("--", "child", "hold"))
+	holder.process("ready")
+	waiter := s.run("--", "true")
+	waiter.Stderr = w
+	must(waiter.Start())
+	for end := time.Now().Add(patience); len(s.tickets()) < 4; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it does not wait")
+		}
+	}
+	endsByTerms(t, waiter)
+	if left := s.tickets(); len(left) != 2 {
+		t.Errorf("left %q", left)
 	}
 }

@@ -95,9 +95,15 @@ make it clean. Counters are read when the command starts and when it ends.
   --max-foreign-cores C    others may use C cores, on average over the run
   --expect-cores N         the command should keep N cores busy
   --min-efficiency E       and is believed from this share of them on (0 to 1)
-  --result FILE            write verdict, measures and record to FILE as JSON
+  --result FILE            write verdict, measures and record to FILE as JSON; an
+                           older FILE goes at once, and there is none if no
+                           command was run
 
 D is a number of seconds, or a duration like 15m.
+
+HUP, INT, QUIT, TERM, USR1, USR2 and ALRM end the wait, or go to the command. It
+finds those ignored that were when hostlock was started only if they are HUP or
+INT, with which goes QUIT.
 
 Environment: HOSTLOCK_OWNER, HOSTLOCK_REASON, HOSTLOCK_TIMEOUT, HOSTLOCK_GATE,
 HOSTLOCK_GATE_CPU, HOSTLOCK_GATE_TIMEOUT and HOSTLOCK_ON_GATE_TIMEOUT stand in

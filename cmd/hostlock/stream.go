@@ -19,10 +19,8 @@ const (
 )
 
 func (s stream) Write(b []byte) (int, error) {
-	// What is said while the host is ours waits for nobody (voice.go). Whoever now waits
-	// for a reader can be ended.
-	if s == stderr && !writable() {
-		letGo()
+	if s == stderr {
+		speech.mayEnd()
 	}
 	done := 0
 	for done < len(b) {

@@ -457,3 +457,39 @@ func TestSignalBeforeADeafReader(t *testing.T) {
 		t.Errorf("left %q", left)
 	}
 }
+
+// A reader that is late is none that is deaf: what comes after it, the host and the
+// command, is as safe from signals as ever.
+func TestSignalAfterALateReader(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	r, w := fullPipe(t)
+	c := s.run("--", "sh", "-c", `trap "exit 9" TERM; echo ready $$; i=0; while [ $i -lt 6000 ]; do sleep 0.01; i=$((i+1)); done`)
+	c.Env = append(c.Env, "HOSTLOCK_PRIVATE_OK=0") // so that it has something to say before it asks
+	in, out, err := os.Pipe()
+	must(err)
+	defer in.Close()
+	c.Stdout, c.Stderr = out, w
+	must(c.Start())
+	out.Close()
+	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	// proc_pid_syscall(5): the call's number and its arguments.
+	writing := fmt.Sprintf("%d 0x2 ", unix.SYS_WRITE)
+	for end, found := time.Now().Add(patience), false; !found; time.Sleep(time.Millisecond) {
+		calls, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/syscall", c.Process.Pid))
+		for _, file := range calls {
+			b, _ := os.ReadFile(file)
+			found = found || strings.HasPrefix(string(b), writing)
+		}
+		if time.Now().After(end) {
+			t.Fatal("it does not wait for its reader")
+		}
+	}
+	go func() { _, _ = io.Copy(io.Discard, r) }()
+	(&live{t: t, out: bufio.NewReader(in)}).process("ready")
+	must(c.Process.Signal(unix.SIGTERM))
+	_ = c.Wait()
+	if got := exitStatus(unix.WaitStatus(c.ProcessState.Sys().(syscall.WaitStatus))); got != 9 || !c.ProcessState.Exited() {
+		t.Errorf("%s, want the command's exit status 9", c.ProcessState)
+	}
+}

@@ -16,6 +16,7 @@ import (
 type voice struct {
 	mu      sync.Mutex
 	guarded bool
+	over    bool // it was guarded: nothing is held any more, or asked for
 	kept    []string
 }
 
@@ -24,18 +25,28 @@ var speech voice
 func (v *voice) guard() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.guarded = true
+	v.guarded, v.over = true, false
 }
 
 // free says what was kept. It may wait for the reader, so nothing may be held.
 func (v *voice) free() {
 	v.mu.Lock()
 	kept := v.kept
-	v.guarded, v.kept = false, nil
+	v.guarded, v.over, v.kept = false, true, nil
 	v.mu.Unlock()
 	for _, text := range kept {
 		screen.clear()
 		_, _ = stderr.WriteString(text)
+	}
+}
+
+// mayEnd has signals end us, if all that is left is to wait for a reader of stderr.
+func (v *voice) mayEnd() {
+	v.mu.Lock()
+	over := v.over
+	v.mu.Unlock()
+	if over && !writable() {
+		letGo()
 	}
 }
 

@@ -92,20 +92,9 @@ func TestJobThatNeverEndsIsNamed(t *testing.T) {
 			if p.LeftRunning == nil || *p.LeftRunning != 1 || !strings.Contains(p.LeftNames, strconv.Itoa(cmd.Process.Pid)) {
 				t.Errorf("left running: %v %q", p.LeftRunning, p.LeftNames)
 			}
-			if l := proc.Look(mustIdentify(t, cmd.Process.Pid)); l != proc.Alive {
-				t.Errorf("what was left running is %s: a keeper kills nobody", l)
-			}
+			unharmed(t, cmd.Process.Pid)
 		})
 	}
-}
-
-func mustIdentify(t *testing.T, pid int) proc.Identity {
-	t.Helper()
-	id, err := proc.Identify(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return id
 }
 
 func TestJobWithoutMarkWaitsForNobody(t *testing.T) {

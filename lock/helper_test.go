@@ -401,6 +401,33 @@ func waitid(t testing.TB, pid, what int) {
 	}
 }
 
+// unharmed fails if a process has died or was sent SIGKILL. Who is killed lives on for
+// a moment, but the signal stands in its ShdPnd from when kill(2) returns until it is
+// reaped (complete_signal in kernel/signal.c; get_signal leaves it there).
+func unharmed(t testing.TB, pid int) {
+	t.Helper()
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	if err != nil {
+		t.Errorf("process %d is gone: %v", pid, err)
+		return
+	}
+	for line := range strings.SplitSeq(string(b), "\n") {
+		key, v, _ := strings.Cut(line, ":\t")
+		switch {
+		case key == "State" && strings.ContainsAny(v[:1], "ZX"):
+			t.Errorf("process %d is dead", pid)
+		case key == "ShdPnd":
+			pending, err := strconv.ParseUint(v, 16, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if pending>>(unix.SIGKILL-1)&1 == 1 {
+				t.Errorf("process %d was sent SIGKILL", pid)
+			}
+		}
+	}
+}
+
 // stopped stops the helper, and returns when it has.
 func (h *helper) stopped(t testing.TB) {
 	t.Helper()

@@ -239,9 +239,7 @@ func TestKeeperEndsWithItsTicket(t *testing.T) {
 			t.Errorf("it ended with status %d", status)
 		}
 		h.want(Free)
-		if proc.Look(h.identity(anchor.Process.Pid)) != proc.Alive {
-			t.Error("the anchor is dead")
-		}
+		unharmed(t, anchor.Process.Pid)
 	}
 }
 
@@ -612,9 +610,7 @@ func TestKeeperEvicted(t *testing.T) {
 	}
 	ends(t, keeper)
 	h.want(HeldNow)
-	if proc.Look(h.identity(anchor.Process.Pid)) != proc.Alive {
-		t.Error("the anchor is dead")
-	}
+	unharmed(t, anchor.Process.Pid)
 }
 
 // Killed after the record names the anchor and the keeper, and before the word

@@ -90,9 +90,7 @@ func TestSurvivorsBusy(t *testing.T) {
 			break
 		}
 	}
-	if err := unix.Kill(orphan, 0); err != nil {
-		t.Fatalf("the survivor was killed: %v", err)
-	}
+	unharmed(t, orphan)
 	unix.Kill(orphan, unix.SIGKILL)
 	if r := next.hears(t, "held"); r.Outcome != "acquired_after_reap (stale_pid)" || r.Text != asFarAsSeen("drained:1") {
 		t.Errorf("%+v", r)
@@ -102,7 +100,6 @@ func TestSurvivorsBusy(t *testing.T) {
 func TestSurvivorsIdle(t *testing.T) {
 	t.Parallel()
 	h, orphan, _ := deadWith(t, "daemon")
-	alive := h.identity(orphan)
 	var told []string
 	hold, err := h.acquire(func(r *Request) { r.Notify = func(e Event) { told = append(told, e.Text) } })
 	if err != nil {
@@ -111,12 +108,7 @@ func TestSurvivorsIdle(t *testing.T) {
 	if hold.Record.Survivors != asFarAsSeen("idle:1") || !slices.ContainsFunc(told, whoeverIs(orphan)) {
 		t.Errorf("survivors %s, told %q", hold.Record.Survivors, told)
 	}
-	// Who is killed needs a moment to die, and is then readable for ever.
-	pidfd, l := proc.Open(alive)
-	if l != proc.Alive || poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, time.Second) {
-		t.Errorf("the daemon is %v, or died", l)
-	}
-	unix.Close(pidfd)
+	unharmed(t, orphan)
 }
 
 // Sixty orphans on two cores use three percent each: that is a load.

@@ -2,7 +2,10 @@
 // fails unless the tests that pin the changed line turn red. It reads list.txt
 // beside it and works on no file of the tree: the go command overlays the change.
 //
-//	go run ./testdata/mutants [-j N] [-v] [NAME-SUBSTRING...]
+//	go run ./testdata/mutants [-j N] [-times N] [-v] [NAME-SUBSTRING...]
+//
+// With -times each mutant must be caught so often in a row: one that is caught by luck
+// fails the gate on an unlucky day.
 //
 // The tests are first run on the code as it is: what fails anyway catches nothing.
 // Without a name it also fails if list.txt has none of one of the properties below.
@@ -62,15 +65,16 @@ const limit = 3 * time.Minute
 
 func main() {
 	jobs := flag.Int("j", runtime.NumCPU(), "mutants at a time")
+	times := flag.Int("times", 1, "catch each mutant so often")
 	verbose := flag.Bool("v", false, "show what the tests of caught mutants said")
 	flag.Parse()
-	if err := run(*jobs, *verbose, flag.Args()); err != nil {
+	if err := run(*jobs, *times, *verbose, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
 }
 
-func run(jobs int, verbose bool, wanted []string) error {
+func run(jobs, times int, verbose bool, wanted []string) error {
 	out, err := exec.Command("go", "env", "GOMOD").Output()
 	if err != nil {
 		return err
@@ -125,7 +129,14 @@ func run(jobs int, verbose bool, wanted []string) error {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			said, err := m.try(root, filepath.Join(scratch, fmt.Sprint(i)))
+			var said string
+			var err error
+			for n := range max(times, 1) {
+				if said, err = m.try(root, filepath.Join(scratch, fmt.Sprint(i, ".", n))); err != nil {
+					err = fmt.Errorf("time %d: %w", n+1, err)
+					break
+				}
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {

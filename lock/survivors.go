@@ -133,7 +133,7 @@ func traceable(dead []*Ticket) bool {
 // the record's word for what it found. Idle daemons are named and left.
 func (a *attempt) drain(ctx context.Context, dead []*Ticket) (string, error) {
 	drained := make(map[int]struct{})
-	for {
+	for began := time.Duration(0); ; {
 		s := a.d.host.survivors(dead)
 		for _, p := range s.ended {
 			drained[p] = struct{}{}
@@ -159,6 +159,12 @@ func (a *attempt) drain(ctx context.Context, dead []*Ticket) (string, error) {
 		if err != nil {
 			return "", err
 		}
+		// Whatever a peer writes there, or a disk loses.
+		now := a.d.host.now().Boot
+		if began == 0 {
+			began = now
+		}
+		left = min(left, began+drainPatience-now)
 		switch {
 		case left <= 0:
 			a.say(fmt.Sprintf("WARNING: still busy %s after their holder died, and not waited for any longer: %s. The measurement runs beside them", drainPatience, join(names)))
@@ -167,7 +173,7 @@ func (a *attempt) drain(ctx context.Context, dead []*Ticket) (string, error) {
 			return "", &BusyError{Reason: "the last holder died and left running: " + join(names)}
 		}
 		a.say("waiting for what a dead holder left running: " + join(names))
-		rest := a.deadline - a.d.host.now().Boot
+		rest := a.deadline - now
 		vigil := a.d.watchSurvivors(s.busy, min(left, rest), drained)
 		if rest > 0 { // the look took a second: the deadline may have passed in it
 			vigil.wait(a.waker, a.own)

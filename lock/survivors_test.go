@@ -306,6 +306,37 @@ func TestDrainIsBounded(t *testing.T) {
 		t.Errorf("told %+v", a.events)
 	}
 
+	// Whatever becomes of the note of when it began: a peer who sets it anew each time, and
+	// a disk that takes none.
+	for name, spoil := range map[string]func(w *world, e entry){
+		"forged": func(w *world, e entry) {
+			if err := a.d.writeNote(e, func(n *note) { n.Drain = a.d.noted() }); err != nil {
+				t.Error(err)
+			}
+		},
+		"lost": func(w *world, e entry) {
+			if err := a.d.writeNote(e, func(n *note) { n.Drain = nil }); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		w = newWorld(t)
+		a = w.drains(spin, false, timeout(time.Hour))
+		looks := 0
+		a.d.host.open = func(proc.Identity) (int, proc.Liveness) {
+			looks++
+			w.pass(drainPatience/2 - time.Second) // a look takes one
+			spoil(w, a.dead[0].entry)
+			return -1, proc.Gone
+		}
+		if err := a.settle(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if a.hold.Record.Survivors != "busy:1" || looks != 2 {
+			t.Errorf("the note is %s: %s after %d waits", name, a.hold.Record.Survivors, looks)
+		}
+	}
+
 	// Nobody can be asked how long there has been patience.
 	w = newWorld(t)
 	a = w.drains(spin, false)

@@ -30,10 +30,13 @@ const scriptPatience = 60 * time.Second
 
 func TestMain(m *testing.M) {
 	// A shell without job control starts what it puts in the background with INT
-	// and QUIT ignored, and what is ignored stays so. A handler of ours is reset by
-	// exec, so that what the tests start has the default.
+	// and QUIT ignored, nohup with HUP, and what is ignored stays so. A handler of ours is
+	// reset by exec, so that what the tests start has the default.
 	if signal.Ignored(os.Interrupt) {
 		signal.Notify(make(chan os.Signal, 1), os.Interrupt, syscall.SIGQUIT)
+	}
+	if signal.Ignored(syscall.SIGHUP) {
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	}
 	testscript.Main(m, map[string]func(){
 		"hostlock": main,

@@ -77,6 +77,23 @@ func purpose(t *lock.Ticket) string {
 	return "no reason given"
 }
 
+// stopped says that the process which holds or waits is stopped, by SIGSTOP or at its
+// terminal; empty: it is not, or that cannot be seen from here.
+func stopped(t *lock.Ticket) string {
+	if t.Record == nil {
+		return ""
+	}
+	p := t.Record.Anchor
+	if t.Standing == lock.Waits {
+		p = t.Record.Body
+	}
+	s, err := proc.Stat(p.PID)
+	if err != nil || s.State != 'T' || proc.Look(p.Identity) != proc.Alive {
+		return ""
+	}
+	return fmt.Sprintf(", and stopped (kill -CONT %d lets it go on)", p.PID)
+}
+
 // link is the CI run that a ticket belongs to, if its record names one.
 func link(t *lock.Ticket) string {
 	if t == nil || t.Record == nil {

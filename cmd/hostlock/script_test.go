@@ -260,7 +260,12 @@ func signalProcess(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 || signalNames[args[0]] == 0 {
 		ts.Fatalf("usage: signal INT|TERM|HUP|QUIT|USR1|STOP|CONT NAME")
 	}
-	ts.Check(processOf(ts, args[1]).Process.Signal(signalNames[args[0]]))
+	p := processOf(ts, args[1]).Process
+	ts.Check(p.Signal(signalNames[args[0]]))
+	if args[0] == "STOP" { // until then its other threads run on
+		var info unix.Siginfo
+		ts.Check(unix.Waitid(unix.P_PID, p.Pid, &info, unix.WSTOPPED|unix.WNOWAIT, nil))
+	}
 }
 
 // dies NAME: kills a process and waits for it, so that it is gone afterwards.

@@ -117,7 +117,7 @@ func humanStatus(d *lock.Dir, v *lock.View, c lock.Caller) string {
 			add("waiting: and %d more", n-i)
 			break
 		}
-		add("waiting, %s: %s, %s, since %s: %s", ordinal(i+1), who(w), w.Mode(), waitingSince(w), purpose(w))
+		add("waiting, %s: %s, %s, since %s%s: %s", ordinal(i+1), who(w), w.Mode(), waitingSince(w), stopped(w), purpose(w))
 	}
 	add("acquire would %s", wouldDo(v, c))
 	add("lock: %s, which covers %s (from %s)", d.Path, coverage(d), d.Source)
@@ -208,7 +208,7 @@ func details(t *lock.Ticket) []string {
 		add("held", since(t))
 	} else {
 		add("limit", limit(t))
-		add("evidence", livesBecause(t))
+		add("evidence", livesBecause(t)+stopped(t))
 	}
 	if r.Takeover != nil && *r.Takeover != lock.NoTakeover {
 		from := ""

@@ -88,12 +88,20 @@ func work(args []string) {
 		c.ExtraFiles = []*os.File{w}
 		must(c.Run())
 		w.Close()
-		_, _ = io.Copy(io.Discard, r)
+		var pid int
+		_, err = fmt.Fscan(r, &pid)
+		must(err)
+		// By its pidfd: its end of the pipe closes before it can be waited for, and what
+		// still runs when the command ends is counted in another way.
+		if fd, err := unix.PidfdOpen(pid, 0); err != unix.ESRCH {
+			must(err)
+			poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		}
 		says()
 	case "parent": // starts one and dies
 		c := self("burn", args[1])
-		c.ExtraFiles = []*os.File{os.NewFile(3, "pipe")}
 		must(c.Start())
+		fmt.Fprintln(os.NewFile(3, "pipe"), c.Process.Pid)
 		says()
 	case "leave": // MS in a process that runs on, idle, when this has ended
 		c := self("stay", args[1])

@@ -13,12 +13,17 @@ import (
 // little, and would take more as soon as there is more. One that is gone used 0. One
 // that cannot be read is +Inf, so that nobody takes it for idle. A tick is 10 ms.
 func Busy(ps []Identity, window time.Duration) []float64 {
+	return busyWhile(ps, func() { time.Sleep(window) })
+}
+
+// busyWhile is Busy in the time that something takes.
+func busyWhile(ps []Identity, do func()) []float64 {
 	before := make([]sample, len(ps))
 	for i, id := range ps {
 		before[i] = sampleOf(id, readStat)
 	}
 	start := time.Now()
-	time.Sleep(window)
+	do()
 	cores := make([]float64, len(ps))
 	for i, id := range ps {
 		after := sampleOf(id, readStat)

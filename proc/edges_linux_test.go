@@ -97,34 +97,37 @@ func TestRealUID(t *testing.T) {
 // What was used in the window counts, though the process rests at both of its ends.
 func TestBusyBetweenTheEnds(t *testing.T) {
 	_, rests := holder(t)
+	stopped(t, rests.PID)
 	spin := start(t, helperCmd("spin"))
 	spin.line(t)
 	id, err := Identify(spin.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop := func(s unix.Signal, state byte) {
-		if err := unix.Kill(id.PID, s); err != nil {
-			t.Error(err)
+	ticks := func() uint64 {
+		n, err := CPUTicks(id.PID)
+		if err != nil {
+			t.Fatal(err)
 		}
-		for range 5000 {
-			if p, err := Stat(id.PID); err != nil || (p.State == 'T') == (state == 'T') {
-				return
-			}
-			time.Sleep(time.Millisecond)
-		}
-		t.Error("it does not come to rest")
+		return n
 	}
-	stop(unix.SIGSTOP, 'T')
-	go func() {
-		time.Sleep(100 * time.Millisecond)
-		stop(unix.SIGCONT, 'R')
-		time.Sleep(400 * time.Millisecond)
-		stop(unix.SIGSTOP, 'T')
-	}()
-	cores := Busy([]Identity{id, rests}, time.Second)
-	if cores[0] < 0.01 || cores[0] >= 1 || cores[1] != 0 {
-		t.Errorf("%v cores, want some for the first and none for the second", cores)
+	stopped(t, id.PID)
+	before, began := ticks(), time.Now()
+	var used, rested time.Duration
+	cores := busyWhile([]Identity{id, rests}, func() {
+		if err := unix.Kill(id.PID, unix.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+		// However little of a core a loaded machine leaves to it.
+		eventually(t, "it gets no core", func() bool { return ticks() >= before+5 })
+		stopped(t, id.PID)
+		used = time.Duration(ticks()-before) * time.Second / TicksPerSecond
+		rested = 2 * used
+		time.Sleep(rested)
+	})
+	least, most := used.Seconds()/time.Since(began).Seconds(), used.Seconds()/rested.Seconds()
+	if cores[0] < least || cores[0] > most || cores[1] != 0 {
+		t.Errorf("%v cores, want %.3f to %.3f for the first and none for the second", cores, least, most)
 	}
 	if runnable(math.MaxInt32) {
 		t.Error("what is not there is runnable")

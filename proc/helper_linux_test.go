@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -345,6 +346,32 @@ func waitDead(t *testing.T, pid int) {
 		}
 		return
 	}
+}
+
+// eventually waits until something is so, and fails the test if that takes a minute.
+func eventually(t *testing.T, otherwise string, so func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !so(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal(otherwise)
+		}
+	}
+}
+
+// stopped stops a child, and returns when none of its threads runs any more: until it goes
+// on it uses nothing.
+func stopped(t *testing.T, pid int) {
+	t.Helper()
+	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it does not stop", func() bool {
+		p, err := Stat(pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.State == 'T' && !runnable(pid)
+	})
 }
 
 // lookFrom judges ids in another process.

@@ -818,13 +818,14 @@ func TestGuardOfACrowd(t *testing.T) {
 		name  string
 		owner func(asked int) int
 		free  int // when asked so often
+		looks int // until it is given up
 		err   error
 	}{
-		{"one", func(int) int { return 7 }, 0, os.ErrDeadlineExceeded},
-		{"one that cannot be seen", func(int) int { return 0 }, 0, os.ErrDeadlineExceeded},
-		{"many", func(asked int) int { return asked }, 10, nil},
-		{"many, and then one", func(asked int) int { return min(asked, 9) }, 0, os.ErrDeadlineExceeded},
-		{"many without end", func(asked int) int { return asked }, 0, errCrowd},
+		{"one", func(int) int { return 7 }, 0, 4, os.ErrDeadlineExceeded},
+		{"one that cannot be seen", func(int) int { return 0 }, 0, 4, os.ErrDeadlineExceeded},
+		{"many", func(asked int) int { return asked }, 10, 0, nil},
+		{"many, and then one", func(asked int) int { return min(asked, 9) }, 0, 9 + 4, os.ErrDeadlineExceeded},
+		{"many without end", func(asked int) int { return asked }, 0, guardCrowd * 4, errCrowd},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "guard")
@@ -850,8 +851,8 @@ func TestGuardOfACrowd(t *testing.T) {
 			if !errors.Is(err, tt.err) || tt.err == nil && err != nil {
 				t.Errorf("%v after %d looks, want %v", err, asked, tt.err)
 			}
-			if tt.name == "many, and then one" && asked < 9+3 {
-				t.Errorf("given up after %d looks", asked)
+			if tt.err != nil && asked != tt.looks {
+				t.Errorf("%d looks, want %d", asked, tt.looks)
 			}
 			has.Close()
 		})

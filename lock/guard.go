@@ -224,25 +224,26 @@ func flockWithin(fd int, patience time.Duration, owner func() int) error {
 		unix.Close(own)
 		done <- err
 	}()
-	began := time.Now()
-	since, last := began, -1 // whoever has it at the first look has had it all along
-	for {
+	// Counted in looks and not by the clock: who was itself kept from running for so long
+	// has seen nothing of what others did meanwhile.
+	const looks = 4
+	since, last := 0, -1 // whoever has it at the first look has had it all along
+	for n := 1; ; n++ {
 		select {
 		case err := <-done:
 			return err
-		case <-time.After(patience / 4):
+		case <-time.After(patience / looks):
 		}
-		now := time.Now()
 		if who := owner(); who != last {
 			if last != -1 {
-				since = now
+				since = n
 			}
 			last = who
 		}
 		switch {
-		case now.Sub(since) >= patience:
+		case n-since >= looks:
 			return os.ErrDeadlineExceeded
-		case now.Sub(began) >= guardCrowd*patience:
+		case n >= guardCrowd*looks:
 			return errCrowd
 		}
 	}

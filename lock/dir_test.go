@@ -575,10 +575,13 @@ func TestGuardReplacedWhileWaited(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.leave()
-			select {
-			case <-got:
-				t.Fatal("two have the guard")
-			case <-time.After(50 * time.Millisecond):
+			// It has the old one now, and must go on to wait for the new one.
+			for !w.guardIsWaitedFor(t) {
+				select {
+				case <-got:
+					t.Fatal("two have the guard")
+				case <-time.After(time.Millisecond):
+				}
 			}
 			s3.leave()
 			in := <-got
@@ -622,12 +625,16 @@ func (w *world) entersLater(t *testing.T) <-chan entered {
 		s, err := d.enter()
 		got <- entered{s, err}
 	}()
-	// proc_locks(5) shows who waits with an arrow.
-	ino := inodeOf(t, w.file(guardFile))
-	for !strings.Contains(waitingFor(t), ":"+strconv.FormatUint(ino, 10)+" ") {
+	for !w.guardIsWaitedFor(t) {
 		time.Sleep(time.Millisecond)
 	}
 	return got
+}
+
+// guardIsWaitedFor reports whether somebody waits for the guard that is there now.
+func (w *world) guardIsWaitedFor(t *testing.T) bool {
+	t.Helper()
+	return strings.Contains(waitingFor(t), ":"+strconv.FormatUint(inodeOf(t, w.file(guardFile)), 10)+" ")
 }
 
 // A guard that this user may not write is no guard to it.

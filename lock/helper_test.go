@@ -167,6 +167,7 @@ type errand struct {
 	Anchor  int  // hand over to a keeper, anchored to this pid
 	Once    bool // release as soon as it is held
 	Look    bool // only open the directory, as status does
+	Stop    bool // as soon as it has said that it waits, until somebody continues it
 	Report  bool // write the owner to descriptor 3 when it is held
 	Child   []string
 	Owner   string
@@ -212,6 +213,9 @@ func helpHold() {
 		if ev.Blocker != nil && !told {
 			told = true
 			say(report{Event: "waiting", Place: ev.Place, ID: ev.Blocker.ID()})
+			if e.Stop {
+				must(unix.Kill(unix.Getpid(), unix.SIGSTOP))
+			}
 		}
 		if ev.Text != "" {
 			say(report{Event: "told", Text: ev.Text})

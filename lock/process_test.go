@@ -136,9 +136,9 @@ func TestStoppedWaiter(t *testing.T) {
 	h := newHost(t)
 	first := send(t, errand{Dir: h.path})
 	first.hears(t, "held")
-	stopped := send(t, errand{Dir: h.path, Wait: true, Timeout: 3 * time.Second}) // to be over when it is stopped, not before
+	stopped := send(t, errand{Dir: h.path, Wait: true, Timeout: 3 * time.Second, Stop: true})
 	stopped.hears(t, "waiting")
-	stopped.stopped(t)
+	waitid(t, stopped.Process.Pid, unix.WSTOPPED)
 	behind := send(t, errand{Dir: h.path, Wait: true})
 	if r := behind.hears(t, "waiting"); r.Place != 2 {
 		t.Errorf("place %d, want 2", r.Place)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -57,21 +58,67 @@ func (k *keeper) past(t *testing.T) Past {
 
 func TestHoldOutlastsItsJob(t *testing.T) {
 	id := "github_" + randomHex(8)
-	// The child is started while its parent is waited for, and is not the
-	// parent's name or group: only the mark tells.
-	cmd := carrier(t, id, "sh", "-c", "sleep 0.3; setsid sleep 0.4 & sleep 0.1")
+	// The child is started while its parent is waited for, and is not the parent's name or
+	// group: only the mark tells. Each does its part when it is told to. What both have open
+	// is at its end when neither runs any more.
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	parent, child := filepath.Join(t.TempDir(), "parent"), filepath.Join(t.TempDir(), "child")
+	if err := errors.Join(unix.Mkfifo(parent, 0o600), unix.Mkfifo(child, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	tell := func(fifo string) { // whoever waits at it
+		f, err := os.OpenFile(fifo, os.O_RDWR, 0)
+		if err == nil {
+			t.Cleanup(func() { f.Close() })
+			_, err = f.WriteString("go on\n")
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	// The parent ends when the child's last exec is done, within which it could not be told.
+	cmd := exec.Command("sh", "-c", `read x <"$0"; setsid sh -c 'echo >"$0"; read x <"$1"' "$0" "$1" & read x <"$0"`, parent, child)
+	cmd.Env, cmd.Stdout = []string{"PATH=/usr/bin:/bin", envTrackingID + "=" + id}, w
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
 	k := keeperAfter(t, id, 0)
-	began := time.Now()
+	walk, told := k.hold.d.host.carrying, map[string]bool{}
+	k.hold.d.host.carrying = func(match func([]byte) bool) ([]proc.Process, int) {
+		found, unreadable := walk(match)
+		for _, p := range found {
+			fifo := child
+			if p.PID == cmd.Process.Pid {
+				fifo = parent
+			}
+			if !told[fifo] {
+				told[fifo] = true
+				tell(fifo)
+			}
+		}
+		return found, unreadable
+	}
 	waited := make(chan struct{})
 	go func() {
 		defer close(waited)
 		cmd.Wait()
 	}()
 	k.outlast()
-	<-waited // before the cleanup looks at cmd
-	if took := time.Since(began); took < 600*time.Millisecond || took > 10*time.Second {
-		t.Errorf("released after %s, while or long after processes of the job ran", took)
+	for _, fifo := range []string{parent, child} {
+		if !told[fifo] {
+			t.Errorf("nobody looked for the %s", filepath.Base(fifo))
+			tell(fifo)
+		}
 	}
+	if !ready(int(r.Fd())) {
+		t.Error("released while processes of the job run")
+	}
+	<-waited
 	if p := k.past(t); p.End != endReleased || p.LeftRunning != nil {
 		t.Errorf("ended %q, left running %v", p.End, p.LeftRunning)
 	}

@@ -158,10 +158,10 @@ func TestKeeper(t *testing.T) {
 func openFiles(t *testing.T, pid int) map[int]string {
 	t.Helper()
 	dir := "/proc/" + strconv.Itoa(pid) + "/fd/"
-	var links map[int]string
-	// The taker is told before the keeper has closed its pipe.
-	for range 1000 {
-		links = map[int]string{}
+	// The taker is told before the keeper has closed its pipe. Whatever it opens for its first
+	// look takes that number.
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		links := map[int]string{}
 		names, err := os.ReadDir(dir)
 		if err != nil {
 			t.Fatal(err)
@@ -175,12 +175,10 @@ func openFiles(t *testing.T, pid int) map[int]string {
 				links[fd] = link
 			}
 		}
-		if links[keeperPipeFD] == "" {
-			break
+		if links[keeperPipeFD] == "" || time.Now().After(end) {
+			return links
 		}
-		time.Sleep(time.Millisecond)
 	}
-	return links
 }
 
 // Killed, the keeper changes nothing for those who see the anchor.

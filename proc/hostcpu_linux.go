@@ -23,12 +23,17 @@ func HostCPU() (CPUTimes, error) {
 // that starts now and that it sleeps through: neither idle nor waiting for I/O,
 // without stolen time. A tick is 10 ms, so a window under 100 ms says little.
 func HostBusy(window time.Duration) (cores float64, err error) {
+	return hostBusyWhile(func() { time.Sleep(window) })
+}
+
+// hostBusyWhile is HostBusy in the time that something takes.
+func hostBusyWhile(do func()) (cores float64, err error) {
 	before, err := HostCPU()
 	if err != nil {
 		return 0, err
 	}
 	start := time.Now()
-	time.Sleep(window)
+	do()
 	after, err := HostCPU()
 	if err != nil {
 		return 0, err

@@ -22,7 +22,7 @@ func TestRunnable(t *testing.T) {
 		h.line(t)
 	}
 	// A CPU quota may take them off the queue for a moment.
-	for deadline := time.Now().Add(5 * time.Second); n < spinners+1 && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(time.Minute); n < spinners+1 && time.Now().Before(deadline); {
 		if n, err = Runnable(); err != nil {
 			t.Fatal(err)
 		}
@@ -40,6 +40,7 @@ func TestBusy(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, idle := holder(t)
+	stopped(t, idle.PID) // else it may have yet to come to rest
 	dead, deadID := holder(t)
 	dead.Process.Kill()
 	dead.Wait()
@@ -49,7 +50,11 @@ func TestBusy(t *testing.T) {
 	recycled.Start++
 	recycled.PIDFSIno = 0
 
+	began := time.Now()
 	cores := Busy([]Identity{spinID, idle, deadID, unseen, recycled}, 300*time.Millisecond)
+	if took := time.Since(began); took < 300*time.Millisecond {
+		t.Errorf("a window of %s", took)
+	}
 	// A loaded test machine may give the spinner less than its core, never nothing.
 	if cores[0] < 0.05 || cores[0] > 4 {
 		t.Errorf("spinning: %.3f cores", cores[0])
@@ -67,9 +72,21 @@ func TestBusy(t *testing.T) {
 		t.Errorf("another process with its pid: %v cores, want 0", cores[4])
 	}
 
-	host, err := HostBusy(300 * time.Millisecond)
-	if err != nil || host < 0.3 {
-		t.Errorf("HostBusy = %.3f, %v, with one spinning", host, err)
+	const ticks = 10
+	began = time.Now()
+	host, err := hostBusyWhile(func() {
+		before, err := HostCPU()
+		eventually(t, "the host is never busy while something spins", func() bool {
+			now, nerr := HostCPU()
+			return err != nil || nerr != nil || now.Busy() >= before.Busy()+ticks
+		})
+	})
+	if least := ticks / float64(TicksPerSecond) / time.Since(began).Seconds(); err != nil || host < least {
+		t.Errorf("HostBusy = %.3f, %v, with one spinning, want %.3f", host, err, least)
+	}
+	began = time.Now()
+	if host, err := HostBusy(20 * time.Millisecond); err != nil || host < 0 || time.Since(began) < 20*time.Millisecond {
+		t.Errorf("HostBusy = %.3f, %v, after %s", host, err, time.Since(began))
 	}
 	if ticks, err := CPUTicks(spinID.PID); err != nil || ticks == 0 {
 		t.Errorf("CPUTicks of the spinner = %d, %v", ticks, err)
@@ -176,6 +193,7 @@ func TestBusyStarved(t *testing.T) {
 		pinned(false)
 	}
 	_, idle := holder(t)
+	stopped(t, idle.PID)
 	cores := Busy([]Identity{starved, idle}, 300*time.Millisecond)
 	if cores[0] < 1 {
 		t.Errorf("starved: %.3f cores, want the one that it waits for", cores[0])

@@ -210,17 +210,24 @@ func TestTrapIsClosed(t *testing.T) {
 
 // What a peer may put under a name, in place of a plain file.
 var traps = map[string]func(path string) error{
-	"fifo":        func(p string) error { return unix.Mkfifo(p, 0o666) },
-	"link":        func(p string) error { return os.Symlink(filepath.Dir(p)+"/../bait", p) },
-	"dangling":    func(p string) error { return os.Symlink("/nowhere/at/all", p) },
-	"directory":   func(p string) error { return os.Mkdir(p, 0o777) },
-	"hard link":   func(p string) error { return os.Link(filepath.Dir(p)+"/../bait", p) },
-	"huge":        func(p string) error { return errors.Join(os.WriteFile(p, nil, 0o666), os.Truncate(p, 1<<40)) },
-	"garbage":     func(p string) error { return os.WriteFile(p, []byte("\x00\xff{]"), 0o666) },
-	"empty":       func(p string) error { return os.WriteFile(p, nil, 0o666) },
-	"null":        func(p string) error { return os.WriteFile(p, []byte("null\n"), 0o666) },
-	"socket":      func(p string) error { return unix.Mknod(p, unix.S_IFSOCK|0o666, 0) },
-	"device null": func(p string) error { return unix.Mknod(p, unix.S_IFCHR|0o666, 1<<8|3) },
+	"fifo":      func(p string) error { return unix.Mkfifo(p, 0o666) },
+	"link":      func(p string) error { return os.Symlink(filepath.Dir(p)+"/../bait", p) },
+	"dangling":  func(p string) error { return os.Symlink("/nowhere/at/all", p) },
+	"directory": func(p string) error { return os.Mkdir(p, 0o777) },
+	"hard link": func(p string) error { return os.Link(filepath.Dir(p)+"/../bait", p) },
+	"huge":      func(p string) error { return errors.Join(os.WriteFile(p, nil, 0o666), os.Truncate(p, 1<<40)) },
+	"garbage":   func(p string) error { return os.WriteFile(p, []byte("\x00\xff{]"), 0o666) },
+	"empty":     func(p string) error { return os.WriteFile(p, nil, 0o666) },
+	"null":      func(p string) error { return os.WriteFile(p, []byte("null\n"), 0o666) },
+	"socket":    func(p string) error { return unix.Mknod(p, unix.S_IFSOCK|0o666, 0) },
+	"device null": func(p string) error {
+		if err := unix.Mknod(p, unix.S_IFCHR|0o666, 1<<8|3); err != nil {
+			return err
+		}
+		fd, err := unix.Open(p, unix.O_RDWR|unix.O_CLOEXEC, 0) // refused where the mount is nodev
+		unix.Close(fd)
+		return err
+	},
 }
 
 func bait(t *testing.T, w *world) (path string) {

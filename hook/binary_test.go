@@ -158,11 +158,12 @@ func TestDownloadEndsWithItsStep(t *testing.T) {
 	cache := filepath.Join(t.TempDir(), "cache")
 	w := startJob(t, "", job{
 		RunnerEnv: map[string]string{"PATH": bare(t), "HOSTLOCK_RELEASES": r.url, "GITHUB_ACTION_REF": "v1.2.3", "RUNNER_TOOL_CACHE": cache, "HOME": t.TempDir()},
+		scale:     patient,
 		Steps:     []step{actionStep(t, nil)},
 	})
 	select {
 	case <-r.hangs:
-	case <-time.After(30 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("nothing was fetched")
 	}
 	if err := w.Process.Signal(syscall.SIGUSR1); err != nil {

@@ -77,6 +77,14 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// patience bounds a wait for an event that has to come.
+const patience = 2 * time.Minute
+
+// patient is the scale of a runner that follows its SIGINT by a SIGTERM in 75 s
+// only, for steps that must end by the first: on a loaded machine 0.75 s are too
+// few for that. Nobody waits for it.
+const patient = "10"
+
 // The job and its result, as testdata/e2e/runner documents them.
 type (
 	job struct {
@@ -236,7 +244,7 @@ func (l *lineWatch) String() string {
 // await returns when text has appeared.
 func (l *lineWatch) await(t *testing.T, text string) {
 	t.Helper()
-	late := time.After(30 * time.Second)
+	late := time.After(patience)
 	for over := false; !strings.Contains(l.String(), text); {
 		if over {
 			t.Fatalf("%q did not appear in:\n%s", text, l)

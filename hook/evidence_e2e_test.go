@@ -70,9 +70,14 @@ func used(t *testing.T, log string) float64 {
 func TestJobIsJudgedByItsWholeWindow(t *testing.T) {
 	h := newHost(t)
 	h.policy("default mode=exclusive wait=60 max-foreign-cores=0.02")
+	// A shell that asks again and again uses CPU too, and the more of it the longer
+	// the stranger takes: this one sleeps until it is told.
 	over := filepath.Join(t.TempDir(), "over")
+	if err := syscall.Mkfifo(over, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	w := startJob(t, h.bin, job{RunnerEnv: h.hooked(), Steps: []step{
-		{Name: "bench", Run: burning("800") + "\necho go; until [[ -e " + over + " ]]; do sleep 0.05; done"},
+		{Name: "bench", Run: burning("800") + "\necho go; read -r told <" + over},
 	}})
 	w.lines.await(t, "go")
 	stranger := exec.Command("python3", "-c", "import time\nwhile time.process_time() < 0.8: pass")
@@ -81,7 +86,7 @@ func TestJobIsJudgedByItsWholeWindow(t *testing.T) {
 	}
 	ru := stranger.ProcessState.SysUsage().(*syscall.Rusage)
 	burst := float64(ru.Utime.Nano()+ru.Stime.Nano()) / 1e9
-	writeFile(t, over, "", 0o644)
+	writeFile(t, over, "over\n", 0o600)
 	r := w.result(t)
 	h.await("state", "FREE")
 	out, err := h.command("log", "--json", "-n", "1").Output()

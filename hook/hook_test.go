@@ -67,13 +67,12 @@ func (h *host) status() map[string]string {
 func (h *host) await(key, want string) {
 	h.t.Helper()
 	var got string
-	for range 100 {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		if got = h.status()[key]; got == want {
 			return
 		}
-		time.Sleep(100 * time.Millisecond)
 	}
-	h.t.Fatalf("%s=%s for 10 s, want %s", key, got, want)
+	h.t.Fatalf("%s=%s for %s, want %s", key, got, patience, want)
 }
 
 // hold has the host held by a stranger until the test ends.
@@ -420,10 +419,8 @@ func TestHostIsKeptUntilJobHasNoProcessLeft(t *testing.T) {
 	w.lines.await(t, "left ")
 	id := h.status()["hold_id"]
 	h.await("evidence", "anchor_alive")
-	for range 100 { // until the keeper stands for the hold
-		if h.record(id)["job_ended_at"] != nil {
-			break
-		}
+	// Until the keeper stands for the hold.
+	for end := time.Now().Add(patience); h.record(id)["job_ended_at"] == nil && time.Now().Before(end); {
 		time.Sleep(50 * time.Millisecond)
 	}
 	record := h.record(id)

@@ -64,7 +64,7 @@ func TestShimPassesSignalsOn(t *testing.T) {
 		trap 'echo stopped; exit 7' INT
 		echo ready
 		while :; do sleep 0.05; done`)
-	r := runJob(t, bin, job{CancelOn: "ready", Steps: []step{actionStep(t, nil)}})
+	r := runJob(t, bin, job{CancelOn: "ready", scale: patient, Steps: []step{actionStep(t, nil)}})
 	s := r.step(t, "action")
 	if !slices.Equal(s.Signals, []string{"SIGINT"}) || s.Exit != 7 || s.log() != "ready\nstopped" {
 		t.Errorf("exit %d after %s, log %q", s.Exit, s.Signals, s.log())
@@ -83,8 +83,9 @@ func TestShimEndsAsSignalled(t *testing.T) {
 
 func TestShimDoesNotWaitForWhatIsLeftRunning(t *testing.T) {
 	r := runJob(t, standIn(t, `[[ $2 == post ]] || setsid sleep 62 & exit 0`), job{Steps: []step{actionStep(t, nil)}})
-	// The runner gives up on the open output by itself, in the tenth of 5 s.
-	if s := r.step(t, "action"); !s.HeldOpen || s.Millis > 5000 {
+	// The runner gives up on the open output by itself, in the tenth of 5 s, long
+	// before what has it open ends.
+	if s := r.step(t, "action"); !s.HeldOpen || s.Millis > 30_000 {
 		t.Errorf("held open: %t, %d ms", s.HeldOpen, s.Millis)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -254,10 +255,11 @@ func TestActionSaysEverythingAboutEveryOutcome(t *testing.T) {
 			t.Errorf("%s: annotations %+v", id, s.Commands)
 		}
 	}
-	if got := r.step(t, "custom").Log[0]; got != "six /" {
+	// What hostlock says itself, on stderr, may be read before it.
+	if got := r.step(t, "custom").Log; !slices.Contains(got, "six /") {
 		t.Errorf("custom shell: %q", got)
 	}
-	if got := r.step(t, "sh").log(); !strings.HasPrefix(got, "1\n") {
+	if got := r.step(t, "sh").Log; !slices.Contains(got, "1") {
 		t.Errorf("sh: %q", got)
 	}
 	if s := r.step(t, "proceeds"); !strings.HasPrefix(s.Outputs["gate"], "timed_out_proceeded:") || !strings.Contains(s.Summary, "**suspect**") {

@@ -147,13 +147,24 @@ func TestHostileContainer(t *testing.T) {
 	if err := os.WriteFile(a.root+"/conf", nil, 0o644); err != nil { // one that names nothing
 		t.Fatal(err)
 	}
-	// /tmp must not hide what this test is run from.
-	keep := "mkdir -p /run/hostile-keep && mount --bind " + s.dir + " /run/hostile-keep && mount -t tmpfs tmpfs /tmp && mkdir -p " + s.dir + " && mount --bind /run/hostile-keep " + s.dir
-	private := "mkdir -p /run/hostile-keep /run/hostile-tmp && mount --bind " + s.dir + " /run/hostile-keep && mount --bind /run/hostile-tmp /tmp && mkdir -p " + s.dir + " && mount --bind /run/hostile-keep " + s.dir
-	t.Cleanup(func() { os.RemoveAll("/run/hostile-tmp"); os.Remove("/run/hostile-keep") })
 	if !strings.HasPrefix(s.dir, "/tmp/") {
 		t.Skipf("the temporary directory is %s", s.dir)
 	}
+	// /tmp must not hide what this test is run from. Two gates may run at once.
+	aside, err := os.MkdirTemp("/run", "hostile-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept, tmp := aside+"/keep", aside+"/tmp"
+	t.Cleanup(func() { os.RemoveAll(tmp); os.Remove(kept); os.Remove(aside) })
+	if err := os.Mkdir(kept, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	around := func(mount string) string {
+		return "mount --bind " + s.dir + " " + kept + " && " + mount + " && mkdir -p " + s.dir + " && mount --bind " + kept + " " + s.dir
+	}
+	keep := around("mount -t tmpfs tmpfs /tmp")
+	private := around("mkdir " + tmp + " && mount --bind " + tmp + " /tmp")
 	for name, tt := range map[string]struct {
 		mounts  string
 		unshare []string
@@ -161,7 +172,7 @@ func TestHostileContainer(t *testing.T) {
 		"container with its own /tmp": {keep, append([]string{"--mount"}, ownProc...)},
 		"service with PrivateTmp":     {private, []string{"--mount"}},
 	} {
-		_ = os.RemoveAll("/run/hostile-tmp")
+		_ = os.RemoveAll(tmp)
 		scope, verdict, r := own(tt.mounts, tt.unshare...)
 		if r.code != 0 && r.code != 6 || scope != "container" || verdict == "clean" || verdict == "" || !strings.Contains(r.stderr, "WARNING") {
 			t.Errorf("%s: scope %q, verdict %q: %s", name, scope, verdict, r)

@@ -113,9 +113,13 @@ func work(args []string) {
 		must(err)
 		fmt.Print(line)
 		says()
-	case "stay":
+	case "stay": // until the run has ended
 		burn(1, number(1))
-		time.Sleep(time.Second)
+		run, err := strconv.Atoi(os.Getenv("HOSTLOCK_ANCHOR_PID"))
+		must(err)
+		fd, err := unix.PidfdOpen(run, 0)
+		must(err)
+		becomesReadable(fd)
 	case "losing": // N children of MS, while SIGCHLD is ignored
 		act := struct{ handler, flags, restorer, mask uintptr }{handler: 1}
 		if _, _, e := syscall.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(unix.SIGCHLD), uintptr(unsafe.Pointer(&act)), 0, 8, 0, 0); e != 0 {

@@ -437,14 +437,20 @@ func hasEnded(t *testing.T, id proc.Identity) {
 		t.Fatalf("process %d cannot be watched: %s", id.PID, l)
 	}
 	defer unix.Close(fd)
-	end := time.Now().Add(patience)
-	for time.Now().Before(end) {
+	if !becomesReadable(fd) {
+		t.Fatalf("process %d does not end", id.PID)
+	}
+}
+
+// becomesReadable waits until a descriptor is readable.
+func becomesReadable(fd int) bool {
+	for end := time.Now().Add(patience); time.Now().Before(end); {
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(time.Until(end)/time.Millisecond)+1)
 		if n > 0 || err != nil && err != unix.EINTR {
-			return
+			return true
 		}
 	}
-	t.Fatalf("process %d does not end", id.PID)
+	return false
 }
 
 // alive checks that a process runs, and ends it with the test.

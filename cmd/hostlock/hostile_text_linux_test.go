@@ -99,6 +99,7 @@ func (a *arena) outputs(p string) map[string]string {
 		a.Fatal(err)
 	}
 	out := map[string]string{}
+	hookTimeout := ""
 	add := func(name string, args ...string) answer {
 		a.Helper()
 		c := a.as(os.Getuid(), nil, args...)
@@ -107,7 +108,7 @@ func (a *arena) outputs(p string) map[string]string {
 			_ = os.WriteFile(path, nil, 0o666)
 			c.Env = append(c.Env, "GITHUB_"+file+"="+path)
 		}
-		c.Env = append(c.Env, "HOSTLOCK_HOOK_TIMEOUT=0.05", "GITHUB_ACTIONS=true", "GITHUB_JOB=mine", "RUNNER_TRACKING_ID=github_mine")
+		c.Env = append(c.Env, "HOSTLOCK_HOOK_TIMEOUT="+hookTimeout, "GITHUB_ACTIONS=true", "GITHUB_JOB=mine", "RUNNER_TRACKING_ID=github_mine")
 		r := a.ends(c)
 		out[name+" stdout"], out[name+" stderr"] = r.out, r.stderr
 		if strings.HasPrefix(name, "hook") {
@@ -118,6 +119,17 @@ func (a *arena) outputs(p string) map[string]string {
 		}
 		return r
 	}
+	// On a loaded machine a short patience may end before the first look, with nobody
+	// to tell of yet: then it was too short.
+	waits := func(add func(seconds string) answer) {
+		a.Helper()
+		for limit := 0.02; limit < 60; limit *= 4 {
+			if r := add(fmt.Sprint(limit)); strings.Contains(r.stderr, "hostlock: waiting: ") {
+				return
+			}
+		}
+		a.Error("nobody waits for a holder")
+	}
 	me := fmt.Sprint(os.Getpid())
 	add("status", "status")
 	add("status --porcelain", "status", "--porcelain")
@@ -126,13 +138,18 @@ func (a *arena) outputs(p string) map[string]string {
 	add("provenance --oneline", "provenance", "--oneline")
 	add("provenance --json", "provenance", "--json")
 	add("run", "run", "--reason", "x", "--no-wait", "--", "true")
-	add("run --timeout", "run", "--reason", "x", "--timeout", "0.05", "--", "true")
+	waits(func(seconds string) answer {
+		return add("run --timeout", "run", "--reason", "x", "--timeout", seconds, "--", "true")
+	})
 	add("acquire", "acquire", "--pid", me)
-	add("wait", "wait", "--timeout", "0.01")
+	waits(func(seconds string) answer { return add("wait", "wait", "--timeout", seconds) })
 	add("assert-held", "assert-held")
 	add("reap", "reap")
 	add("release", "release")
-	add("hook job-started", "hook", "job-started", "--pid", me)
+	waits(func(seconds string) answer {
+		hookTimeout = seconds
+		return add("hook job-started", "hook", "job-started", "--pid", me)
+	})
 	add("hook job-completed", "hook", "job-completed", "--pid", me)
 	h.killed()
 	add("status of the dead", "status")

@@ -600,24 +600,33 @@ func TestRunTurns(t *testing.T) {
 // it left behind has ended.
 func TestRunAfterAKill(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
-	l := s.start(s.run("--", "child", "spin"))
-	orphan := l.process("ready")
-	_ = l.Process.Kill()
-	l.status()
-	next := s.start(s.run("--", "echo", "now"))
-	next.says(fmt.Sprintf("left running: %d (child", orphan.PID))
-	if l := proc.Look(orphan); l != proc.Alive {
-		t.Errorf("the orphan is %s: nobody may kill it", l)
+	for try := 1; ; try++ {
+		s := newSite(t)
+		l := s.start(s.run("--", "child", "spin"))
+		orphan := l.process("ready")
+		_ = l.Process.Kill()
+		l.status()
+		next := s.start(s.run("--", "echo", "now"))
+		next.says(fmt.Sprintf("left running: %d (child", orphan.PID))
+		if l := proc.Look(orphan); l != proc.Alive {
+			t.Errorf("the orphan is %s: nobody may kill it", l)
+		}
+		kill(t, orphan, unix.SIGKILL)
+		if got := next.line(); got != "now" {
+			t.Errorf("got %q", got)
+		}
+		next.expect(0)
+		next.says("outcome=acquired_after_reap (stale_pid)")
+		next.says("survivors=")
+		// On a loaded machine there may always be a process in the middle of an exec,
+		// which has no environment to be known by: then nobody can say for sure.
+		if try < 20 && strings.Contains(next.err.String(), "survivors=unknown") {
+			continue
+		}
+		next.says("survivors=drained:1")
+		s.free()
+		return
 	}
-	kill(t, orphan, unix.SIGKILL)
-	if got := next.line(); got != "now" {
-		t.Errorf("got %q", got)
-	}
-	next.expect(0)
-	next.says("outcome=acquired_after_reap (stale_pid)")
-	next.says("survivors=drained:1")
-	s.free()
 }
 
 // job starts a script as a CI job's step and returns the processes of the

@@ -843,12 +843,20 @@ func TestRunSleeps(t *testing.T) {
 	s := newSite(t)
 	l := s.start(s.run("--", "child", "hold"))
 	l.process("ready")
-	settled := time.Second // the runtime's monitor thread goes to sleep after a while
-	time.Sleep(settled)
-	before := switches(t, l.Process.Pid)
-	time.Sleep(4 * time.Second)
-	if n := switches(t, l.Process.Pid) - before; n > 1 {
-		t.Errorf("%d voluntary context switches in 4 s", n)
+	// The runtime's monitor thread goes to sleep after a while, for which a loaded
+	// machine may take its time. What has a timer never comes to rest.
+	for try := 1; ; try++ {
+		time.Sleep(time.Second)
+		before := switches(t, l.Process.Pid)
+		time.Sleep(4 * time.Second)
+		n := switches(t, l.Process.Pid) - before
+		if n <= 1 {
+			break
+		}
+		if try == 4 {
+			t.Errorf("%d voluntary context switches in 4 s", n)
+			break
+		}
 	}
 	l.signal(unix.SIGTERM)
 	l.expect(143)

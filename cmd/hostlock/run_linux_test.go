@@ -723,25 +723,35 @@ func TestRunInAJob(t *testing.T) {
 	})
 	t.Run("a command that ignores the cancel", func(t *testing.T) {
 		t.Parallel()
-		s := newSite(t)
-		l, _, _, run, command := s.job(`exec hostlock run --reason r -- sh -c 'trap "" INT TERM; sh -c "trap \"\" INT TERM; sleep 1000 & wait; wait; while :; do sleep 1; done" & echo ready $$; while :; do wait; done'`)
-		below := proc.Descendants(command.PID)
-		began := time.Now()
-		kill(t, run, unix.SIGINT)
-		hasEnded(t, run)
-		took := time.Since(began)
-		if took < jobKillAfter || took > jobKillAfter+5*time.Second {
-			t.Errorf("it took %s", took)
-		}
-		isGone(t, command)
-		for _, p := range below {
-			if q, err := proc.Stat(p.PID); err == nil && q.Start == p.Start && q.State != 'Z' {
-				t.Errorf("%d (%s) still runs", p.PID, p.Comm)
+		for try := 1; ; try++ {
+			s := newSite(t)
+			l, _, _, run, command := s.job(`exec hostlock run --reason r -- sh -c 'trap "" INT TERM; sh -c "trap \"\" INT TERM; sleep 1000 & wait; wait; while :; do sleep 1; done" & echo ready $$; while :; do wait; done'`)
+			below := proc.Descendants(command.PID)
+			began := time.Now()
+			kill(t, run, unix.SIGINT)
+			hasEnded(t, run)
+			took := time.Since(began)
+			if took < jobKillAfter {
+				t.Errorf("it took %s", took)
+			}
+			isGone(t, command)
+			for _, p := range below {
+				if q, err := proc.Stat(p.PID); err == nil && q.Start == p.Start && q.State != 'Z' {
+					t.Errorf("%d (%s) still runs", p.PID, p.Comm)
+				}
+			}
+			l.says("and killed")
+			s.free()
+			// A machine that stalls for some seconds is late, and may sleep through the
+			// time for the TERM. It does not so each time.
+			termed := strings.Contains(l.err.String(), "sending it SIGTERM")
+			if took <= jobKillAfter+5*time.Second && termed {
+				return
+			}
+			if try == 3 {
+				t.Fatalf("it took %s, SIGTERM was sent: %t; stderr:\n%s", took, termed, l.err)
 			}
 		}
-		l.says("sending it SIGTERM")
-		l.says("and killed")
-		s.free()
 	})
 	t.Run("a shell that dies of the cancel leaves its benchmark", func(t *testing.T) {
 		t.Parallel()

@@ -96,27 +96,36 @@ func mustIdentify(t *testing.T, pid int) proc.Identity {
 // is woken for it: one that ends by TERM needs no KILL.
 func TestRunWakesAStoppedCommand(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
-	l, _, _, run, command := s.job(`exec hostlock run --reason r -- child hold`)
-	kill(t, command, unix.SIGSTOP)
-	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		if p, err := proc.Stat(command.PID); err == nil && p.State == 'T' {
-			break
+	for try := 1; ; try++ {
+		s := newSite(t)
+		l, _, _, run, command := s.job(`exec hostlock run --reason r -- child hold`)
+		kill(t, command, unix.SIGSTOP)
+		for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+			if p, err := proc.Stat(command.PID); err == nil && p.State == 'T' {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatal("it does not stop")
+			}
 		}
-		if time.Now().After(end) {
-			t.Fatal("it does not stop")
+		kill(t, run, unix.SIGINT)
+		hasEnded(t, run)
+		isGone(t, command)
+		l.says("hostlock: outcome=")
+		l.status()
+		s.free()
+		text := l.err.String()
+		if !strings.Contains(text, "and killed") {
+			if !strings.Contains(text, "sending it SIGTERM") {
+				t.Errorf("it was not sent SIGTERM:\n%s", text)
+			}
+			return
+		}
+		// The two seconds until the KILL may go by in a stall of the machine.
+		if try == 3 {
+			t.Fatalf("it was killed:\n%s", text)
 		}
 	}
-	kill(t, run, unix.SIGINT)
-	l.says("sending it SIGTERM")
-	hasEnded(t, run)
-	isGone(t, command)
-	l.says("hostlock: outcome=")
-	if text := l.err.String(); strings.Contains(text, "and killed") {
-		t.Errorf("it was killed:\n%s", text)
-	}
-	l.status()
-	s.free()
 }
 
 // dead leaves the lock of a holder that was killed, for the next to reap.

@@ -266,16 +266,19 @@ func TestWaitWithAFullPipe(t *testing.T) {
 	holder.process("ready")
 	held := len(s.tickets())
 	_, w := fullPipe(t)
+	// Told by the kernel, for a second may pass between two looks of ours.
+	came, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+	must(err)
+	defer unix.Close(came)
+	_, err = unix.InotifyAddWatch(came, s.dir, unix.IN_MOVED_TO)
+	must(err)
 	id := s.startMute(s.run("--timeout", "1", "--", "true"), w)
-	waited := false
-	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
-		if n := len(s.tickets()); n > held {
-			waited = true
-		} else if waited {
-			break
-		}
+	if !becomesReadable(came) {
+		t.Fatal("it does not come into the queue")
+	}
+	for end := time.Now().Add(patience); len(s.tickets()) > held; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("the place in the queue is kept (waited: %v)", waited)
+			t.Fatal("the place in the queue is kept")
 		}
 	}
 	if l := proc.Look(id); l != proc.Alive {

@@ -231,8 +231,17 @@ func (s *site) start(c *exec.Cmd) *live {
 	go l.err.read(r)
 	s.t.Cleanup(func() {
 		if c.ProcessState == nil {
+			below := proc.Descendants(c.Process.Pid)
 			_ = c.Process.Kill()
 			_ = c.Wait()
+			for _, p := range below { // what it runs would stay for ever
+				if id, err := p.Identify(); err == nil {
+					if fd, l := proc.Open(id); l == proc.Alive {
+						_ = proc.SignalFD(fd, unix.SIGKILL)
+						unix.Close(fd)
+					}
+				}
+			}
 		}
 	})
 	return l

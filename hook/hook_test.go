@@ -420,7 +420,7 @@ func TestHostIsKeptUntilJobHasNoProcessLeft(t *testing.T) {
 	id := h.status()["hold_id"]
 	h.await("evidence", "anchor_alive")
 	// Until the keeper stands for the hold.
-	for end := time.Now().Add(patience); h.record(id)["job_ended_at"] == nil && time.Now().Before(end); {
+	for end := time.Now().Add(patience / 4); h.record(id)["job_ended_at"] == nil && time.Now().Before(end); {
 		time.Sleep(50 * time.Millisecond)
 	}
 	record := h.record(id)
@@ -432,6 +432,9 @@ func TestHostIsKeptUntilJobHasNoProcessLeft(t *testing.T) {
 	}
 	writeFile(t, let, "", 0o644)
 	r := w.result(t)
+	if t.Failed() {
+		return // a hold that nobody keeps is not given back either
+	}
 	if !slices.Equal(r.Orphans, []string{"sleep 64"}) {
 		t.Errorf("orphans %q", r.Orphans)
 	}

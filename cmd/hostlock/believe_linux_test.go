@@ -95,7 +95,7 @@ func work(args []string) {
 		// still runs when the command ends is counted in another way.
 		if fd, err := unix.PidfdOpen(pid, 0); err != unix.ESRCH {
 			must(err)
-			poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+			becomesReadable(fd)
 		}
 		says()
 	case "parent": // starts one and dies

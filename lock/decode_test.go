@@ -21,7 +21,7 @@ func brief() *Record {
 // What hostlock writes while a hold lasts is read without reflection, and the same.
 func TestRecordIsReadByHand(t *testing.T) {
 	joined := &Record{Format: Format, Seq: 7, ID: anID, Mode: Shared, Joins: anID, Anchor: Party{Identity: proc.Identity{PID: 1}}, Reason: "q\"\\\u2028\x1b<"}
-	for name, r := range map[string]*Record{"brief": brief(), "joined": joined, "bare": {Format: Format, Seq: 7, ID: anID}} {
+	for name, r := range map[string]*Record{"brief": brief(), "joined": joined, "bare": {Format: Format, Seq: 7, ID: anID}, "spaced": {Format: Format, Job: map[string]string{"a b": "c d", "": ""}}} {
 		b := encoded(t, r, nil)
 		var got Record
 		if !got.read(b) {
@@ -61,6 +61,8 @@ func FuzzUnmarshalRecord(f *testing.F) {
 		`{"anchor":{"pid":1},"anchor":{"uid":2}}`, `{"held_at":{"boot_ns":1},"held_at":{"utc":"2026-01-02T03:04:05Z"}}`, `{"anchor":{"pid":1,"PID":2}}`, `{"anchor":null}`, `{"held_at":null}`, `{"held_at":{}}`, `{"held_at":{"utc":"2026-01-02T03:04:05Z","boot_ns":1}}`,
 		`{"held_at":{"utc":"2026\u002d01-02T03:04:05Z"}}`, `{"held_at":{"utc":"2026-01-02T3:04:05Z"}}`, `{"held_at":{"utc":null}}`, `{"job":{}}`, `{"job":{"a":"b","a":"c"}}`, `{"job":{"a":null}}`, `{"job":null}`,
 		`{"takeover":"none","takeover":"x"}`, `{"mode":"both"}`, `{"mode":0}`, `{"owner_declared":"true"}`, `{"reason":"\ud800\u0000"}`, "{\"reason\":\"\xff\"}", `{"previous":{"id":"x","more":1}}`, `{"previous":{"more":"id","owner":"x"}}`, `{"held_at":{"x":"utc","2026-01-02T03:04:05Z":"y"}}`, `{"anchor":["pid",1]}`, `{"ttl_s":1.5}`, `{"max_hold_s":9223372036854775808}`, `{"new":{"a":[1]}}`,
+		"{\"reason\":\"a\x01\"}", "{\"job\":{\"a\n\":\"b\"}}", `{"job":{"\u0061":"b"}}`, "{\"job\":{\"\xff\":\"b\"}}", `{"reason":\u0061"}`, `{"reason":"\"}`, `{"reason":"\`, `{"reason":"a`, `{"reason":a"}`, `{"held_at":{"utc":2026-01-02T03:04:05Z"}}`, `{"seq":-}`, `{"ttl_s":-0}`, `{"ttl_s":-01}`, `{"ttl_s":+1}`, `{"ttl_s":00}`, `{"owner_declared":falsee}`, `{ "seq": 1 }`, `{,"seq":1}`, `{"seq":1`,
+		`{"x":}`, `{"anchor":{"x":}}`, `{"held_at":{"x":}}`, `{"previous":{"x":}}`, `{"reason":"}`, `{"format":01}`,
 		`{"seq":1,}`, `{"seq"}`, `{"seq":1 "id":"x"}`, `{"seq":01}`, strings.Repeat(`{"job":`, 50)} {
 		f.Add([]byte(s))
 	}

@@ -78,7 +78,8 @@ func purpose(t *lock.Ticket) string {
 }
 
 // stopped says that the process which holds or waits is stopped, by SIGSTOP or at its
-// terminal; empty: it is not, or that cannot be seen from here.
+// terminal; empty: it is not, or that cannot be seen from here. Which process that is was
+// said by a peer, so nobody is advised to do anything to it.
 func stopped(t *lock.Ticket) string {
 	if t.Record == nil {
 		return ""
@@ -91,7 +92,7 @@ func stopped(t *lock.Ticket) string {
 	if err != nil || s.State != 'T' || proc.Look(p.Identity) != proc.Alive {
 		return ""
 	}
-	return fmt.Sprintf(", and stopped (kill -CONT %d lets it go on)", p.PID)
+	return fmt.Sprintf(", and stopped (pid %d)", p.PID)
 }
 
 // link is the CI run that a ticket belongs to, if its record names one.

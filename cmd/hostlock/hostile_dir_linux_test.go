@@ -136,12 +136,12 @@ func (a *arena) holds(c *exec.Cmd) *runs {
 	}
 	a.Cleanup(func() {
 		if c.ProcessState == nil {
-			_ = c.Process.Kill()
-			_ = c.Wait()
+			(&runs{c, in}).killed()
 		}
 	})
 	var b [6]byte
 	if _, err := io.ReadFull(out, b[:]); err != nil || string(b[:]) != "ready\n" {
+		in.Close()
 		_ = c.Wait()
 		a.Fatalf("%q: %q, %v: %s", c.Args, b, err, stderr.String())
 	}

@@ -61,6 +61,9 @@ func (s *stage) build(t *testing.T, pkg string) string {
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
+	if err := os.Chmod(path, 0o755); err != nil { // whatever our umask
+		t.Fatal(err)
+	}
 	return path
 }
 

@@ -131,10 +131,9 @@ func run(jobs, times int, verbose bool, wanted []string) error {
 			defer func() { <-slots }()
 			var said string
 			var err error
-			for n := range max(times, 1) {
-				if said, err = m.try(root, filepath.Join(scratch, fmt.Sprint(i, ".", n))); err != nil {
-					err = fmt.Errorf("time %d: %w", n+1, err)
-					break
+			for n := 1; err == nil && n <= max(times, 1); n++ {
+				if said, err = m.try(root, filepath.Join(scratch, fmt.Sprint(i, ".", n))); err != nil && times > 1 {
+					err = fmt.Errorf("time %d: %w", n, err)
 				}
 			}
 			mu.Lock()
